@@ -1,0 +1,104 @@
+"""Right answers to generated grade-school problems over HTTP, greedy: what a user would see of lost or wrong state."""
+
+import argparse
+import asyncio
+import json
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+
+from benchmarks.prompts import problem_messages
+from benchmarks.refusal import Refused
+from benchmarks.separated import separated
+from benchmarks.server import add_server_arguments, model_name, serving
+from benchmarks.streaming import Answer, ask
+from segue.zoo.problems import evaluation_problem, parse_answer
+
+NAME = "accuracy"
+SUMMARY = "share of generated problems answered right over HTTP (greedy), unparseable answers, tokens/s"
+OUTPUT_TOKENS_MAX = 512
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_server_arguments(parser)
+    parser.add_argument("--role", choices=("both", "separated"), default="both", help="one worker, or a pair of them")
+    parser.add_argument("--transport", choices=("nixl", "grpc", "local"), default="nixl", help="for --role separated")
+    parser.add_argument("--problems", type=int, default=200)
+    parser.add_argument("--shots", type=int, default=0, help="worked examples before each problem")
+    parser.add_argument("--seed", type=int, default=0, help="which evaluation set")
+    parser.add_argument("--concurrency", type=int, default=16, help="requests at the same time")
+    parser.add_argument("--save", type=Path, metavar="FILE", help="write the answers to FILE")
+    parser.add_argument("--compare", type=Path, metavar="FILE", help="count the answers that differ from FILE's")
+
+
+def run(args: argparse.Namespace) -> dict[str, object]:
+    with _serving(args) as url:
+        started_s = time.perf_counter()
+        answers = asyncio.run(_ask_all(url, args))
+        elapsed_s = time.perf_counter() - started_s
+    texts = [answer.text for answer in answers]
+    right = [evaluation_problem(args.seed, index).answer for index in range(args.problems)]
+    given = [parse_answer(text) for text in texts]
+    tokens = sum(answer.output_tokens for answer in answers)
+    figures: dict[str, object] = {
+        "accuracy": sum(one == answer for one, answer in zip(given, right, strict=True)) / args.problems,
+        "invalid": sum(one is None for one in given) / args.problems,
+        "tokens_per_s": round(tokens / elapsed_s, 1),
+        "output_tokens": tokens,
+        "elapsed_s": round(elapsed_s, 2),
+    }
+    if args.compare is not None:
+        figures["differing_answers"] = count_differing(texts, args.compare)
+    if args.save is not None:
+        args.save.write_text(json.dumps({"texts": texts}, indent=1) + "\n")
+    return figures
+
+
+@contextmanager
+def _serving(args: argparse.Namespace) -> Iterator[str]:
+    if args.role == "both" or args.url:
+        with serving(args) as url:
+            yield url
+        return
+    settings = ["transfer.verify=true", "engine.threads=1"]
+    settings += [f"engine.model={args.model}"] if args.model else []
+    settings += ["engine.deterministic=true"] if args.deterministic else []
+    with separated(args.transport, settings) as url:
+        yield url
+        check_transport(url)
+
+
+def check_transport(url: str) -> None:
+    """Raises Refused unless state was handed over: answers of one worker would look the same."""
+    page = httpx.get(f"{url}/metrics").raise_for_status().text
+    counts = [line for line in page.splitlines() if line.startswith("sglang:kv_transfer_latency_ms_count")]
+    if not any(float(line.rsplit(" ", 1)[1]) > 0 for line in counts):
+        raise Refused("no state was handed over")
+
+
+async def _ask_all(url: str, args: argparse.Namespace) -> list[Answer]:
+    model = model_name(url)
+    turns = asyncio.Semaphore(args.concurrency)
+
+    async def answer(index: int) -> Answer:
+        body: dict[str, object] = {
+            "model": model,
+            "messages": problem_messages(args.seed, index, args.shots),
+            "temperature": 0,
+            "max_tokens": OUTPUT_TOKENS_MAX,
+        }
+        async with turns:
+            return await ask(url, "/v1/chat/completions", body)
+
+    return await asyncio.gather(*(answer(index) for index in range(args.problems)))
+
+
+def count_differing(texts: Sequence[str], path: Path) -> int:
+    """How many answers are not letter for letter those of a saved run."""
+    others = json.loads(path.read_text())["texts"]
+    if len(others) != len(texts):
+        raise Refused(f"{path} holds {len(others)} answers, this run has {len(texts)}")
+    return sum(ours != theirs for ours, theirs in zip(texts, others, strict=True))

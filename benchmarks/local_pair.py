@@ -1,0 +1,53 @@
+"""A prefill and a decode worker in one process (`python -m benchmarks.local_pair`): state passes from arena to arena.
+
+Only for measurements: two engines share one interpreter here.
+"""
+
+import argparse
+import asyncio
+import dataclasses
+import signal
+import sys
+from functools import partial
+
+from decode_service.host import Host
+from deploy.reports import Ready, reporter
+from deploy.settings import Settings, load_settings
+from deploy.tether import tie_to_parent
+from hosting.loading import load
+from hosting.neighbours import Neighbours
+from hosting.process import end_process
+from prefill_service.host import PrefillHost
+
+
+async def run(settings: Settings) -> None:
+    """Serves until SIGTERM."""
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    report = reporter(supervised=True)
+    neighbours = Neighbours()
+    hosts = {
+        "prefill": PrefillHost(settings.worker, settings.transfer, neighbours),
+        "decode": Host(settings.worker, settings.transfer, neighbours),
+    }
+    for role, host in hosts.items():
+        engine = dataclasses.replace(settings.engine, role=role)
+        await host.start(partial(load, engine, lambda _: None, lambda _: None))
+        report(Ready(host.address))
+    await stop.wait()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--set", action="append", default=[])
+    parser.add_argument("--tied-to", type=int)
+    args = parser.parse_args()
+    if args.tied_to is not None:
+        tie_to_parent(args.tied_to)
+    asyncio.run(run(load_settings(None, args.set)))
+    sys.stdout.flush()
+    end_process(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,82 @@
+"""Prefill, decode and router as processes started by hand, for measurements of prefill and decode apart."""
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import IO
+
+import httpx
+
+from benchmarks.refusal import Refused
+from deploy.reports import Ready, decode
+
+READY_S = 30.0
+
+
+@contextmanager
+def separated(transport: str, settings: Sequence[str]) -> Iterator[str]:
+    """The base address of a router before one prefill and one decode worker, whose state passes by `transport`.
+
+    `settings` are assignments for every process. Raises Refused when one does not become ready.
+    """
+    common = [*settings, f"transfer.transports={transport}"]
+    with ExitStack() as stack:
+
+        def start(*command: str) -> list[str]:
+            return stack.enter_context(_process(command, common))
+
+        if transport == "local":
+            prefill, worker = start("-m", "benchmarks.local_pair")
+        else:
+            (prefill,) = start("-m", "deploy.cli", "prefill")
+            (worker,) = start("-m", "deploy.cli", "decode")
+        (url,) = start("-m", "deploy.cli", "router", "--port", "0", "--prefill", prefill, "--decode", worker)
+        _await_readiness(url)
+        yield url
+
+
+def _await_readiness(url: str) -> None:
+    """Returns once the router has met its workers."""
+    deadline_s = time.monotonic() + READY_S
+    while httpx.get(f"{url}/readiness", timeout=2.0).status_code != 200:
+        if time.monotonic() > deadline_s:
+            raise Refused(f"the router did not find its workers ready within {READY_S:.0f} s")
+        time.sleep(0.1)
+
+
+@contextmanager
+def _process(command: Sequence[str], settings: Sequence[str]) -> Iterator[list[str]]:
+    """A started process that lives as long as the block, and the addresses that it says it serves at."""
+    flags = [part for setting in settings for part in ("--set", setting)]
+    tied = ["--tied-to", str(os.getpid())]
+    with tempfile.TemporaryFile("w+") as errors:
+        process = subprocess.Popen(
+            [sys.executable, *command, *flags, *tied], stdout=subprocess.PIPE, stderr=errors, text=True
+        )
+        try:
+            yield _ready(process, 2 if "benchmarks.local_pair" in command else 1, errors)
+        finally:
+            process.terminate()
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            if process.stdout is not None:
+                process.stdout.close()
+
+
+def _ready(process: "subprocess.Popen[str]", count: int, errors: IO[str]) -> list[str]:
+    assert process.stdout is not None
+    addresses: list[str] = []
+    for line in process.stdout:
+        if isinstance(report := decode(line.rstrip("\n")), Ready):
+            addresses.append(report.address)
+        if len(addresses) == count:
+            return addresses
+    errors.seek(0)
+    raise Refused(f"a process ended with {process.wait()} before it was ready:\n{errors.read()[-2000:]}")

@@ -1,0 +1,1 @@
+"""The worker process: an engine thread behind a gRPC service."""

@@ -1,0 +1,101 @@
+"""What the event loop tells the engine thread of a decode worker, as plain values."""
+
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from segue.engine import EngineStatus
+from segue.errors import ServingError
+from segue.handoff import Ask, BlockBytes, Finished, Progress, Ticket
+from segue.ids import Handle, WorkerId
+from segue.state.layout import Shard
+from segue.wire import Cancel, Finish, GenerateSpec, Transfers
+
+
+@dataclass(frozen=True, slots=True)
+class Submit:
+    """Take a request; `accepted` ends with None, or with the ServingError that refused it."""
+
+    spec: GenerateSpec
+    handle: Handle
+    accepted: Future[None] = field(default_factory=Future)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Say how load and pools are."""
+
+    answer: Future["WorkerFigures"] = field(default_factory=Future)
+
+
+@dataclass(frozen=True, slots=True)
+class Fail:
+    """The request cannot go on."""
+
+    handle: Handle
+    attempt: int
+    error: ServingError
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The sender of a request's state wants a promise of room."""
+
+    handle: Handle
+    attempt: int
+    peer: WorkerId
+    shard: Shard
+    ask: Ask
+
+
+@dataclass(frozen=True, slots=True)
+class Progressed:
+    """A sign of life of a sender."""
+
+    handle: Handle
+    attempt: int
+    progress: Progress
+
+
+@dataclass(frozen=True, slots=True)
+class Bytes:
+    """State that came as a message; `written` ends when it is in place, or with why it cannot be."""
+
+    message: BlockBytes
+    written: Future[None] = field(default_factory=Future)
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """A sender says that the state is complete, or that there is none to send because the output ends at once."""
+
+    handle: Handle
+    attempt: int
+    finished: Finished
+
+
+@dataclass(frozen=True, slots=True)
+class SettledTicket:
+    """Nothing is written under the ticket, and nothing ever will be."""
+
+    ticket: Ticket
+
+
+@dataclass(frozen=True, slots=True)
+class PeerDied:
+    """A peer's process is proven gone."""
+
+    peer: WorkerId
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerFigures:
+    """The engine's own figures, and those of what came to it."""
+
+    engine: EngineStatus
+    transfers: Transfers
+
+
+Command: TypeAlias = (
+    Submit | Cancel | Finish | Report | Fail | Asked | Progressed | Bytes | Arrived | SettledTicket | PeerDied
+)

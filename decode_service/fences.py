@@ -1,0 +1,58 @@
+"""Waits for senders that have not said whether they still write: asks them again and again, until they answer or die.
+
+A sender whose bytes come as messages of its call, or from this very process, cannot write once the call has ended.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from decode_service.commands import SettledTicket
+from hosting.exchange import Exchange, Way
+from segue.errors import ServingError
+from segue.handoff import Ticket, TransportName
+from segue.ids import WorkerId
+
+log = logging.getLogger(__name__)
+
+
+class Fences:
+    """Owned by the event loop. `settled` is told of every ticket that nobody can write under any more."""
+
+    def __init__(self, exchange: Exchange, settled: Callable[[SettledTicket], None], *, retry_s: float) -> None:
+        self._exchange = exchange
+        self._settled = settled
+        self._retry_s = retry_s
+        self._dead: set[WorkerId] = set()
+        self._waiting: dict[WorkerId, set[asyncio.Event]] = {}
+
+    async def close(self, way: Way, ticket: Ticket) -> None:
+        """Returns when nothing can be written under the ticket. Its call has ended, or is cancelled right after."""
+        peer = way.peer.introduction.worker_id
+        if way.transport is not TransportName.NIXL:
+            self._settled(SettledTicket(ticket))
+            return
+        log.warning("%s: waiting until %s has stopped writing", ticket, peer)
+        died = asyncio.Event()
+        self._waiting.setdefault(peer, set()).add(died)
+        try:
+            while not died.is_set():
+                try:
+                    await self._exchange.settle(way, ticket)
+                except ServingError as error:
+                    log.info("%s: %s", ticket, error.message)
+                else:
+                    self._settled(SettledTicket(ticket))
+                    return
+                try:
+                    async with asyncio.timeout(self._retry_s):
+                        await died.wait()
+                except TimeoutError:
+                    continue
+        finally:
+            self._waiting[peer].discard(died)
+
+    def peer_died(self, peer: WorkerId) -> None:
+        """The peer's process is gone, and every wait for it over."""
+        for died in self._waiting.pop(peer, set()):
+            died.set()

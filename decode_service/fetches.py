@@ -1,0 +1,72 @@
+"""All calls of a decode worker to its prefill workers: one task each, from acceptance until nothing is owed."""
+
+from collections.abc import Callable, Sequence
+
+from decode_service.commands import Command, PeerDied
+from decode_service.fences import Fences
+from decode_service.fetch import Fetch
+from decode_service.intake import Over, Reply
+from hosting.config import TransferConfig, WorkerConfig
+from hosting.exchange import Exchange
+from hosting.tasks import OwnedTasks
+from segue.ids import Handle, WorkerId
+from segue.wire import GenerateSpec
+
+
+class Fetches:
+    """Owned by the event loop. `broken` is told what ended a task by our own mistake."""
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        put: Callable[[Command], None],
+        broken: Callable[[BaseException], None],
+        config: WorkerConfig,
+        transfer: TransferConfig,
+    ) -> None:
+        self._exchange = exchange
+        self._put = put
+        self._config = config
+        self._fences = Fences(exchange, put, retry_s=transfer.settle_s)
+        self._fetches: dict[Handle, Fetch] = {}
+        self._tasks = OwnedTasks(broken)
+        self._tasks.start(exchange.run(self._peer_died))
+
+    def prepare(self, handle: Handle, spec: GenerateSpec) -> None:
+        """Before the engine takes the request: from then on it may have something to say to its sender."""
+        if not spec.prefill_address:
+            return
+        self._fetches[handle] = Fetch(
+            handle,
+            spec,
+            self._exchange,
+            self._fences,
+            self._put,
+            heartbeat_s=self._config.heartbeat_s,
+            silence_s=self._config.silence_s,
+        )
+
+    def forget(self, handle: Handle) -> None:
+        """The engine did not take the request."""
+        self._fetches.pop(handle, None)
+
+    def start(self, handle: Handle) -> None:
+        """The engine took the request: its sender is called."""
+        if (fetch := self._fetches.get(handle)) is not None:
+            self._tasks.start(fetch.run())
+
+    def deliver(self, replies: Sequence[Reply]) -> None:
+        """The engine thread's words to the senders."""
+        for reply in replies:
+            self._fetches[reply.handle].reply(reply.message)
+            if isinstance(reply.message, Over):
+                del self._fetches[reply.handle]
+
+    async def close(self) -> None:
+        """Ends every call. What senders may still write goes with the process."""
+        await self._tasks.close()
+        await self._exchange.close()
+
+    def _peer_died(self, peer: WorkerId) -> None:
+        self._put(PeerDied(peer))
+        self._fences.peer_died(peer)

@@ -1,0 +1,216 @@
+"""State on its way into this worker, on the engine thread: from a sender's ask to the running request; no sockets.
+
+Every request that a sender was called for ends its business with that sender by exactly one `Over`.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from decode_service.commands import Arrived, Asked, Bytes, Progressed
+from kv_transfer.receiver import Incoming, Receiver
+from segue.batch.admission import headroom
+from segue.batch.news import EngineNews
+from segue.batch.request import Request
+from segue.engine import Engine
+from segue.errors import LeaseExpired, PeerLost, ServingError, TransferFailed, TransferRefused
+from segue.handoff import FromReceiver, Part, Renewed, Terms, Ticket
+from segue.ids import Handle, WorkerId
+from segue.wire import Transfers
+
+
+@dataclass(frozen=True, slots=True)
+class Over:
+    """The request needs its sender no more. Under `ticket`, unless it is None, the sender may still be writing."""
+
+    ticket: Ticket | None
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """For the call of one request to its sender."""
+
+    handle: Handle
+    message: FromReceiver | Over
+
+
+@dataclass(slots=True)
+class _Coming:
+    attempt: int
+    asked: Asked | None = None
+    incoming: Incoming | None = None
+    granted_at: float = 0.0
+
+
+class Intake:
+    """Everything that is expected here. `take_replies` gives what there is to tell the senders."""
+
+    def __init__(self, engine: Engine, receiver: Receiver, clock: Callable[[], float] = time.monotonic) -> None:
+        self._engine = engine
+        self._receiver = receiver
+        self._reservations = receiver.reservations
+        self._clock = clock
+        self._coming: dict[Handle, _Coming] = {}
+        self._by_ticket: dict[Ticket, Handle] = {}
+        self._replies: list[Reply] = []
+        self.figures = Transfers()
+
+    # What the outside says
+
+    def expect(self, handle: Handle, attempt: int) -> None:
+        """A sender is called for the request."""
+        self._coming[handle] = _Coming(attempt)
+
+    def asked(self, command: Asked) -> None:
+        """The sender's turn is near: the request stands in line from now on."""
+        coming = self._find(command.handle, command.attempt)
+        if coming is None or coming.asked is not None:
+            return
+        coming.asked = command
+        self._engine.ask(command.handle, command.attempt)
+
+    def progressed(self, command: Progressed) -> None:
+        """A sign of life renews the lease, and the sender is told so."""
+        progress = command.progress
+        if self._reservations.progress(progress.ticket):
+            self._replies.append(Reply(command.handle, Renewed(progress.ticket, progress.sequence)))
+
+    def put(self, command: Bytes) -> None:
+        """Writes bytes that came as a message."""
+        try:
+            self._receiver.put(command.message)
+        except ServingError as error:
+            command.written.set_exception(error)
+        else:
+            command.written.set_result(None)
+
+    def arrived(self, command: Arrived) -> EngineNews | None:
+        """The sender is done. News of the request's first token, None when that is no news or cannot be used."""
+        coming, finished = self._find(command.handle, command.attempt), command.finished
+        if coming is None:
+            return None
+        try:
+            if finished.ticket is None:
+                news = self._engine.receive_last(
+                    command.handle, command.attempt, finished.token, finished.usage.cached_tokens
+                )
+                if news is None:
+                    raise TransferFailed(
+                        f"request of handle {command.handle}: its sender says that token {finished.token.token_id} "
+                        "ends it, which it does not by the rules here"
+                    )
+                self.ended(command.handle)
+                return news
+            incoming = coming.incoming
+            if incoming is None or incoming.grant.ticket != finished.ticket:
+                return None
+            rows = self._receiver.accept(incoming, Part.STATE, finished.digests)
+        except ServingError as error:
+            self._engine.fail(command.handle, command.attempt, error)
+            return None
+        if rows is None:
+            return None
+        self._count(coming, incoming)
+        news = self._engine.receive(command.handle, command.attempt, rows, finished.token, finished.usage.cached_tokens)
+        self._close(command.handle)
+        self._replies.append(Reply(command.handle, Over(None)))
+        return news
+
+    def settled(self, ticket: Ticket) -> None:
+        """Nothing more is written under the ticket. A request that still waited for it has lost it."""
+        if self._reservations.settled(ticket) and (handle := self._by_ticket.get(ticket)) is not None:
+            error = TransferFailed(f"{ticket}: its sender ended it before the state was complete")
+            self._engine.fail(handle, self._coming[handle].attempt, error)
+
+    def peer_died(self, peer: WorkerId) -> None:
+        """A sender's process is gone; what it could still write is free now."""
+        for ticket, _ in self._reservations.proven_dead(peer):
+            if (handle := self._by_ticket.get(ticket)) is not None:
+                error = PeerLost(f"{ticket}: its sender {peer} died")
+                self._engine.fail(handle, self._coming[handle].attempt, error)
+
+    # What the engine says
+
+    def grant_promised(self) -> None:
+        """Sets units aside for every request that the engine has promised room since the last call."""
+        for request in self._engine.take_promised():
+            coming = self._coming[request.handle]
+            try:
+                self._grant(request, coming)
+            except TransferRefused as error:
+                # Refused by this pair of workers; another sender may do.
+                self._engine.fail(request.handle, request.attempt, TransferFailed(error.message))
+
+    def ended(self, handle: Handle) -> None:
+        """A request has ended in the engine, for whatever reason. What its sender may still write is quarantined."""
+        if (coming := self._coming.get(handle)) is None:
+            return
+        ticket = coming.incoming.grant.ticket if coming.incoming is not None else None
+        awaited = ticket is not None and self._reservations.cancel(ticket)
+        self._close(handle)
+        self._replies.append(Reply(handle, Over(ticket if awaited else None)))
+
+    def expire(self) -> None:
+        """Fails requests whose senders let the lease run out."""
+        for ticket in self._reservations.expire():
+            handle = self._by_ticket[ticket]
+            error = LeaseExpired(f"{ticket}: no sign of life from its sender for {self._reservations.lease_s:g} s")
+            self._engine.fail(handle, self._coming[handle].attempt, error)
+
+    def take_replies(self) -> list[Reply]:
+        replies, self._replies = self._replies, []
+        return replies
+
+    def next_expiry(self) -> float | None:
+        """When `expire` has something to do next, on the monotonic clock."""
+        return self._reservations.next_expiry()
+
+    def check(self) -> None:
+        """Asserts that exactly what is promised is set aside."""
+        self._reservations.check()
+
+    def _grant(self, request: Request, coming: _Coming) -> None:
+        asked = coming.asked
+        assert asked is not None, f"request {request.request_id} was promised room that nobody asked for"
+        if asked.ask.prompt_tokens != request.known_len:
+            raise TransferRefused(
+                f"request {request.request_id} has {request.known_len} tokens, its sender asks for "
+                f"{asked.ask.prompt_tokens}"
+            )
+        coming.incoming = self._receiver.grant(
+            asked.peer,
+            asked.shard,
+            request.request_id,
+            request.attempt,
+            asked.ask.number,
+            # The prompt checkpoint is of use to a prefix cache only, and there is none here.
+            Terms(request.known_len, held_tokens=0, checkpoint=None),
+            headroom_tokens=headroom(request),
+        )
+        coming.granted_at = self._clock()
+        self._by_ticket[coming.incoming.grant.ticket] = request.handle
+        self._replies.append(Reply(request.handle, coming.incoming.grant))
+
+    def _count(self, coming: _Coming, incoming: Incoming) -> None:
+        seconds = max(1e-9, self._clock() - coming.granted_at)
+        runs = incoming.plan.runs
+        size = sum(
+            (piece.stop - piece.first) * sum(run.bytes for run in runs[piece.component])
+            for piece in incoming.plan.state()
+        )
+        figures = self.figures
+        self.figures = Transfers(
+            figures.count + 1,
+            figures.latency_s + seconds,
+            figures.bytes + size,
+            figures.speed_gb_s + size / seconds / 1e9,
+        )
+
+    def _find(self, handle: Handle, attempt: int) -> _Coming | None:
+        coming = self._coming.get(handle)
+        return coming if coming is not None and coming.attempt == attempt else None
+
+    def _close(self, handle: Handle) -> None:
+        coming = self._coming.pop(handle)
+        if coming.incoming is not None:
+            del self._by_ticket[coming.incoming.grant.ticket]

@@ -1,0 +1,60 @@
+"""The gRPC face of a worker: proto in, our types to the worker, our types out; decides nothing."""
+
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+
+import grpc.aio
+
+from decode_service.worker import Worker
+from segue.v1 import worker_pb2 as pb
+from segue.v1.worker_pb2_grpc import WorkerServicer
+from segue.wire import (
+    RouterMessage,
+    description_to_proto,
+    generate_from_proto,
+    router_message_from_proto,
+    status_to_proto,
+    worker_message_to_proto,
+)
+
+
+class Servicer(WorkerServicer):
+    """One per process; ServingErrors leave it as they are and become statuses in the interceptor."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+
+    async def Describe(  # noqa: N802
+        self,
+        request: pb.DescribeRequest,
+        context: grpc.aio.ServicerContext[pb.DescribeRequest, pb.WorkerDescription],
+    ) -> pb.WorkerDescription:
+        return description_to_proto(self._worker.describe())
+
+    async def Generate(  # noqa: N802
+        self,
+        request: pb.GenerateRequest,
+        context: grpc.aio.ServicerContext[pb.GenerateRequest, pb.GenerateReply],
+    ) -> pb.GenerateReply:
+        return pb.GenerateReply(handle=await self._worker.generate(generate_from_proto(request)))
+
+    async def Session(  # noqa: N802
+        self,
+        request_iterator: AsyncIterator[pb.RouterMessage],
+        context: grpc.aio.ServicerContext[pb.RouterMessage, pb.WorkerMessage],
+    ) -> AsyncIterator[pb.WorkerMessage]:
+        async with aclosing(self._worker.session(_incoming(request_iterator))) as messages:
+            async for message in messages:
+                yield worker_message_to_proto(message)
+
+    async def Status(  # noqa: N802
+        self,
+        request: pb.StatusRequest,
+        context: grpc.aio.ServicerContext[pb.StatusRequest, pb.WorkerStatus],
+    ) -> pb.WorkerStatus:
+        return status_to_proto(await self._worker.status())
+
+
+async def _incoming(messages: AsyncIterator[pb.RouterMessage]) -> AsyncIterator[RouterMessage]:
+    async for message in messages:
+        yield router_message_from_proto(message)

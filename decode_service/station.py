@@ -1,0 +1,162 @@
+"""The engine thread's side of a decode worker: carries out commands, steps the engine, and says what is new."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from decode_service.commands import (
+    Arrived,
+    Asked,
+    Bytes,
+    Command,
+    Fail,
+    PeerDied,
+    Progressed,
+    Report,
+    SettledTicket,
+    Submit,
+    WorkerFigures,
+)
+from decode_service.intake import Intake, Reply
+from hosting.config import TransferConfig
+from hosting.loading import Loaded
+from kv_transfer.plan import Side
+from kv_transfer.receiver import Receiver
+from kv_transfer.reservations import Reservations
+from segue.batch.news import EngineNews
+from segue.batch.role import Role
+from segue.engine import Engine
+from segue.errors import InvalidRequest, ServingError
+from segue.wire import Cancel, Finish, Transfers
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeNews:
+    """What is new for the routers, in engine order, and for the senders."""
+
+    engine: Sequence[EngineNews]
+    replies: Sequence[Reply] = field(default=())
+
+
+class DecodeStation:
+    """Owns the engine, and what comes into it. A worker that computes its prompts itself expects nothing."""
+
+    def __init__(self, engine: Engine, intake: Intake | None) -> None:
+        self._engine = engine
+        self._intake = intake
+        self._news: list[EngineNews] = []
+        self._step = 0
+        self._busy = False
+        self._told = False
+
+    @staticmethod
+    def of(loaded: Loaded, config: TransferConfig) -> "DecodeStation":
+        """A station for what was loaded."""
+        engine = loaded.engine
+        if loaded.built is None or engine.facts.role is not Role.DECODE:
+            return DecodeStation(engine, None)
+        facts = engine.facts
+        reservations = Reservations(loaded.built.pools, time.monotonic, lease_s=config.lease_s)
+        side = Side(facts.layouts, facts.page_tokens, facts.window)
+        return DecodeStation(engine, Intake(engine, Receiver(reservations, loaded.built.storage, side)))
+
+    def apply(self, command: Command) -> None:
+        match command:
+            case Submit():
+                self._submit(command)
+            case Cancel():
+                self._engine.cancel(command.handle, command.attempt)
+            case Finish():
+                self._engine.finish(command.handle, command.attempt, command.kept)
+            case Fail():
+                self._engine.fail(command.handle, command.attempt, command.error)
+            case Report():
+                transfers = Transfers() if self._intake is None else self._intake.figures
+                command.answer.set_result(WorkerFigures(self._engine.status(), transfers))
+            case _:
+                assert self._intake is not None, f"{command} came to a worker that expects no state"
+                self._take_in(command, self._intake)
+        # Before the next command: it may speak of a request that this one has ended.
+        self._note_ended()
+
+    def turn(self) -> DecodeNews | None:
+        if self._intake is not None:
+            self._intake.expire()
+            self._note_ended()
+        # A first token, or a promise to a sender, does not wait for a step; a step waits for no more than one turn.
+        if not self._told and (news := self._take_news()) is not None:
+            self._busy = self._told = True
+            return news
+        self._told = False
+        record = self._engine.launch()
+        self._note_ended()
+        if record is not None:
+            news_of_step = self._engine.commit(record)
+            self._step = news_of_step.step
+            self._news.append(news_of_step)
+        self._busy = record is not None
+        if self._intake is not None:
+            self._intake.grant_promised()
+            self._note_ended()
+        return self._take_news()
+
+    def wait_s(self) -> float | None:
+        if self._busy:
+            return 0
+        times = [self._engine.next_deadline(), None if self._intake is None else self._intake.next_expiry()]
+        due = min((at for at in times if at is not None), default=None)
+        return None if due is None else max(1e-3, due - time.monotonic())
+
+    def check(self) -> None:
+        """Asserts that every pool adds up: what requests hold, and what is promised."""
+        self._engine.check()
+        if self._intake is not None:
+            self._intake.check()
+
+    def _submit(self, command: Submit) -> None:
+        if not command.accepted.set_running_or_notify_cancel():
+            return  # The caller left before its turn; nobody would ever read the output.
+        try:
+            if not command.spec.prefill_address:
+                self._engine.submit(command.spec, command.handle)
+            elif self._intake is None:
+                raise InvalidRequest("this worker computes its prompts itself, it takes no prefill address")
+            else:
+                self._engine.expect(command.spec, command.handle)
+                self._intake.expect(command.handle, command.spec.attempt)
+        except ServingError as error:
+            command.accepted.set_exception(error)
+        else:
+            command.accepted.set_result(None)
+
+    def _take_in(
+        self, command: Asked | Progressed | Bytes | Arrived | SettledTicket | PeerDied, intake: Intake
+    ) -> None:
+        match command:
+            case Asked():
+                intake.asked(command)
+            case Progressed():
+                intake.progressed(command)
+            case Bytes():
+                intake.put(command)
+            case Arrived():
+                if (news := intake.arrived(command)) is not None:
+                    self._news.append(news)
+            case SettledTicket():
+                intake.settled(command.ticket)
+            case PeerDied():
+                intake.peer_died(command.peer)
+
+    def _note_ended(self) -> None:
+        """Ends outside of steps are news, and free what their senders were promised."""
+        if ended := self._engine.take_ended():
+            self._news.append(EngineNews(self._step, ended=ended))
+        if self._intake is not None:
+            for one in ended:
+                self._intake.ended(one.handle)
+
+    def _take_news(self) -> DecodeNews | None:
+        news = [one for one in self._news if one.handles or one.ended]
+        self._news = []
+        replies = [] if self._intake is None else self._intake.take_replies()
+        return DecodeNews(news, replies) if news or replies else None

@@ -1,0 +1,266 @@
+"""The worker: joins the engine thread with the sessions of its routers, from start to drain; knows nothing of gRPC."""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing
+
+from decode_service.attachments import Attachments
+from decode_service.commands import Command, Report, Submit, WorkerFigures
+from decode_service.fetches import Fetches
+from decode_service.ledger import Ledger
+from decode_service.live import LiveRequest
+from decode_service.session import Session
+from decode_service.station import DecodeNews, DecodeStation
+from decode_service.stream import Stream
+from hosting.config import TransferConfig, WorkerConfig
+from hosting.engine_thread import EngineThread
+from hosting.exchange import Exchange
+from hosting.loading import Identity, Loaded
+from hosting.mailbox import Mailbox
+from hosting.neighbours import Neighbours
+from hosting.outlet import Outlet
+from hosting.status import describe, worker_status
+from segue.batch.request import FinishReason
+from segue.batch.role import Role
+from segue.errors import DeadlineExceeded, FingerprintMismatch, InvalidRequest, ServingError, WorkerUnavailable
+from segue.ids import Handle, WorkerId
+from segue.wire import (
+    PROTOCOL_VERSION,
+    Attach,
+    Attached,
+    Cancel,
+    Ended,
+    Finish,
+    GenerateSpec,
+    RouterMessage,
+    Usage,
+    WorkerDescription,
+    WorkerMessage,
+    WorkerStatus,
+)
+
+log = logging.getLogger(__name__)
+
+
+class Worker:
+    """Event-loop thread only. `broken` ends with the error that ended the engine thread, if one ever does."""
+
+    def __init__(
+        self,
+        config: WorkerConfig,
+        worker_id: WorkerId,
+        transfer: TransferConfig | None = None,
+        neighbours: Neighbours | None = None,
+        *,
+        submits_max: int = 1024,
+    ) -> None:
+        self.worker_id = worker_id
+        self.broken: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
+        self._config = config
+        self._transfer = transfer or TransferConfig()
+        self._neighbours = neighbours
+        self._ledger = Ledger(
+            remember_s=config.session_grace_s, remembered_max=config.remembered_max, clock=time.monotonic
+        )
+        self._attachments = Attachments(config.session_grace_s, self._abandon)
+        self._mailbox: Mailbox[Command | None] = Mailbox(submits_max)
+        self._outlet: Outlet[DecodeNews] = Outlet(asyncio.get_running_loop(), self._deliver, self._break)
+        self._exchange: Exchange | None = None
+        self._fetches: Fetches | None = None
+        self._refusal: str | None = "the worker is still loading"
+        self._identity: Identity | None = None
+        self._over = False
+        self._idle = asyncio.Event()
+        self._submissions: set[asyncio.Task[None]] = set()
+        self._question: asyncio.Future[WorkerFigures] | None = None
+
+    @property
+    def ready(self) -> bool:
+        """Whether new requests are taken."""
+        return self._refusal is None
+
+    @property
+    def live(self) -> tuple[LiveRequest, ...]:
+        """Requests that have not ended, those included that the engine is still asked to take."""
+        return self._ledger.live
+
+    @property
+    def exchange(self) -> Exchange | None:
+        """This worker among its peers; None for one that computes its prompts itself, and before the start."""
+        return self._exchange
+
+    async def start(self, build: Callable[[], Loaded]) -> None:
+        """Builds the engine on its thread and runs it. Raises what building it raised."""
+        thread: EngineThread[Command, DecodeNews] = EngineThread(
+            build, lambda loaded: DecodeStation.of(loaded, self._transfer), self._mailbox, self._outlet
+        )
+        thread.start()
+        loaded = await asyncio.wrap_future(thread.built)
+        self._identity = loaded.identity
+        if loaded.built is not None and loaded.identity.facts.role is Role.DECODE:
+            self._exchange = await Exchange.open(
+                self.worker_id, loaded.identity, loaded.built.storage, self._transfer, self._neighbours
+            )
+            self._fetches = Fetches(self._exchange, self._mailbox.put, self._break, self._config, self._transfer)
+        self._refusal = None
+
+    def describe(self) -> WorkerDescription:
+        """Model, limits and identity, for a router that considers sending work."""
+        assert self._identity is not None, "a worker is described after its start"
+        return describe(self.worker_id, self._identity)
+
+    async def generate(self, spec: GenerateSpec) -> Handle:
+        """Queues a request of an attached router. Raises the ServingError that refused it."""
+        if self._refusal is not None:
+            raise WorkerUnavailable(f"worker {self.worker_id}: {self._refusal}")
+        session = self._ledger.session(spec.router_id)
+        if session is None or not self._attachments.attached(session):
+            raise WorkerUnavailable(f"router {spec.router_id} has no session attached to worker {self.worker_id}")
+        request, older = self._ledger.open(session, spec)
+        if older is not None:
+            self._control(Cancel(older.handle, older.attempt))
+        submission = asyncio.create_task(self._submit(spec, request))
+        self._submissions.add(submission)
+        submission.add_done_callback(self._submissions.discard)
+        try:
+            await asyncio.shield(submission)
+        except asyncio.CancelledError:
+            # The router left this call and will never know the handle; the engine may have the request already.
+            submission.add_done_callback(lambda task: task.cancelled() or task.exception())
+            self._control(Cancel(request.handle, request.attempt))
+            raise
+        return request.handle
+
+    async def session(self, incoming: AsyncIterator[RouterMessage]) -> AsyncGenerator[WorkerMessage, None]:
+        """One stream of a router, from its Attach to its end."""
+        attach = await self._hello(incoming)
+        session = self._ledger.open_session(attach.router_id)
+        stream = Stream(
+            session,
+            incoming,
+            self._control,
+            lambda stream: self._attachments.detach(session, stream),
+            heartbeat_s=self._config.heartbeat_s,
+            silence_s=self._config.silence_s,
+        )
+        self._attachments.attach(session, stream)
+        try:
+            unknown, unnamed = session.resume(attach.resume)
+            for request in unnamed:
+                self._control(Cancel(request.handle, request.attempt))
+            async with aclosing(stream.messages(Attached(self.worker_id, unknown))) as messages:
+                async for message in messages:
+                    yield message
+        finally:
+            self._attachments.detach(session, stream)
+
+    async def status(self) -> WorkerStatus:
+        """The engine's own figures, between two steps. Concurrent callers share one question."""
+        if self._over or self._identity is None:
+            raise WorkerUnavailable(f"worker {self.worker_id}: {self._refusal}")
+        if self._question is None or self._question.done():
+            report = Report()
+            self._mailbox.put(report)
+            self._question = asyncio.wrap_future(report.answer)
+        figures = await asyncio.shield(self._question)
+        layouts = self._identity.facts.layouts
+        return worker_status(self.worker_id, figures.engine, layouts, figures.transfers, ready=self.ready)
+
+    async def drain(self, budget_s: float) -> None:
+        """Lets live requests finish within the budget, ends the rest with an error, and ends every stream.
+
+        Requests of a router that is away are not waited for.
+        """
+        self._refusal = "the worker is shutting down"
+        self._attachments.end_grace()
+        try:
+            async with asyncio.timeout(budget_s):
+                while self._ledger.live and not self._over:
+                    self._idle.clear()
+                    await self._idle.wait()
+        except TimeoutError:
+            log.warning("%d requests did not finish within %.0f s", len(self._ledger.live), budget_s)
+        self._mailbox.put(None)
+        self._end_all(WorkerUnavailable(f"worker {self.worker_id} shut down before the request was finished"))
+        if self._fetches is not None:
+            await self._fetches.close()
+
+    def _end_all(self, error: ServingError) -> None:
+        """The engine is not listened to any more: every live request ends with `error`, every stream after it."""
+        self._over = True
+        self._outlet.close()
+        self._attachments.end_grace()
+        for request in self._ledger.live:
+            usage = Usage(request.prompt_count, request.known)
+            self._ledger.end(Ended(request.handle, request.attempt, FinishReason.ERROR, usage, error))
+        for stream in self._attachments.streams:
+            stream.finish()
+        self._idle.set()
+
+    def _deliver(self, news: DecodeNews) -> None:
+        if self._over:
+            return
+        try:
+            for one in news.engine:
+                self._ledger.apply(one)
+        except AssertionError as error:
+            # Raised in a callback it would only be logged; it is as bad here as on the engine thread.
+            self._break(error)
+            return
+        if self._fetches is not None:
+            self._fetches.deliver(news.replies)
+        if any(one.ended for one in news.engine) and self._refusal is not None and not self._ledger.live:
+            self._idle.set()
+
+    def _break(self, error: BaseException) -> None:
+        """The engine broke an invariant: the state of every request is in doubt, so all of them end here."""
+        ids = ", ".join(request.request_id for request in self._ledger.live) or "none"
+        log.critical("the engine broke while these requests were live: %s", ids, exc_info=error)
+        self._refusal = "its engine broke"
+        self._end_all(ServingError("the worker broke an invariant of its own while it held this request"))
+        if not self.broken.done():
+            self.broken.set_result(error)
+
+    async def _submit(self, spec: GenerateSpec, request: LiveRequest) -> None:
+        if self._fetches is not None:
+            self._fetches.prepare(request.handle, spec)
+        try:
+            submit = Submit(spec, request.handle)
+            self._mailbox.offer(submit)
+            await asyncio.wrap_future(submit.accepted)
+        except ServingError:
+            self._ledger.refuse(request)
+            if self._fetches is not None:
+                self._fetches.forget(request.handle)
+            raise
+        self._ledger.accept(request)
+        if self._fetches is not None:
+            self._fetches.start(request.handle)
+
+    async def _hello(self, incoming: AsyncIterator[RouterMessage]) -> Attach:
+        try:
+            async with asyncio.timeout(self._config.silence_s):
+                first = await anext(incoming, None)
+        except TimeoutError:
+            raise DeadlineExceeded(f"no Attach came within {self._config.silence_s} s") from None
+        if not isinstance(first, Attach):
+            raise InvalidRequest("a session begins with Attach")
+        if first.protocol_version != PROTOCOL_VERSION:
+            raise FingerprintMismatch(
+                f"router {first.router_id} speaks protocol {first.protocol_version}, worker {self.worker_id} speaks "
+                f"{PROTOCOL_VERSION}"
+            )
+        return first
+
+    def _control(self, message: Cancel | Finish) -> None:
+        if self._ledger.leave(message):
+            self._mailbox.put(message)
+
+    def _abandon(self, session: Session) -> None:
+        if session.live:
+            log.warning("router %s did not come back; its %d requests end", session.router_id, len(session.live))
+        for request in session.live:
+            self._control(Cancel(request.handle, request.attempt))
+        self._ledger.close_session(session)

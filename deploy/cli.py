@@ -1,0 +1,231 @@
+"""The command `segue`: flags to settings, errors to exit codes; every command imports what it needs, and no more."""
+
+import argparse
+import asyncio
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from deploy.exits import EXIT_CONFIG, EXIT_FAILED, EXIT_OK
+from deploy.tether import tie_to_parent
+from segue.errors import ConfigError, ServingError
+
+_FLAGS = {
+    "model": ("engine.model", "model folder (default: the bundled model)"),
+    "name": ("engine.name", "name that clients use for the model"),
+    "dtype": ("engine.dtype", "float32 or bfloat16"),
+    "device": ("engine.device", "cpu or cuda"),
+    "threads": ("engine.threads", "threads of one worker"),
+    "deterministic": ("engine.deterministic", "true: results do not depend on the batch"),
+    "host": ("router.host", "address of the HTTP server"),
+    "port": ("router.port", "port of the HTTP server"),
+    "both": ("both.replicas", "workers that compute prompts and decode them"),
+    "prefill": ("prefill.replicas", "workers that compute prompts only"),
+    "decode": ("decode.replicas", "workers that decode what those computed"),
+    "ray-address": ("ray.address", "a Ray cluster to use instead of starting Ray here"),
+}
+_ROUTED = {
+    "worker": "a worker in role both",
+    "decode": "a decode worker",
+    "prefill": "a prefill worker, for the decode workers to ask",
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command and returns its exit code."""
+    args = _parser().parse_args(argv)
+    if getattr(args, "tied_to", None) is not None:
+        tie_to_parent(args.tied_to)
+    logging.basicConfig(level=os.environ.get("SEGUE_LOG", "WARNING"), format="%(levelname)s %(name)s: %(message)s")
+    try:
+        return int(args.run(args))
+    except ConfigError as error:
+        print(f"segue: error: {error.message}", file=sys.stderr)
+        return EXIT_CONFIG
+    except ServingError as error:
+        print(f"segue: error: {error.message}", file=sys.stderr)
+        return EXIT_FAILED
+    except KeyboardInterrupt:
+        return EXIT_OK
+
+
+def _serve(args: argparse.Namespace) -> int:
+    from deploy.console import Console
+    from deploy.settings import load_settings
+
+    settings = load_settings(args.config, _assignments(args))
+    console = Console(sys.stdout)
+    if args.ray or settings.ray.address:
+        from deploy.ray_serve import serve_on_ray
+
+        return serve_on_ray(settings, console, os.environ.get("SEGUE_LOG", "WARNING"))
+    from deploy.record import record_folder, recorded
+    from deploy.serve import serve
+
+    with recorded(record_folder(), settings.router.port):
+        return asyncio.run(serve(settings, _forwarded(args), console))
+
+
+def _status(args: argparse.Namespace) -> int:
+    from deploy.status import ask, table
+
+    print(table(asyncio.run(ask(args.url))))
+    return EXIT_OK
+
+
+def _stop(args: argparse.Namespace) -> int:
+    from deploy.record import record_folder
+    from deploy.stop import stop_cluster, stop_here
+
+    if args.ray_address:
+        stop_cluster(args.ray_address, print)
+    else:
+        stop_here(record_folder(), args.port, args.wait, print)
+    return EXIT_OK
+
+
+def _worker(args: argparse.Namespace) -> int:
+    # Threads of a matrix product that wait for each other sleep instead of spinning: beside a router on few cores,
+    # spinning costs several times the work itself. Torch reads it when it is loaded.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    from deploy.reports import reporter
+    from deploy.settings import load_settings
+    from deploy.worker import run
+
+    run(load_settings(args.config, _assignments(args)), reporter(supervised=args.tied_to is not None))
+
+
+def _router(args: argparse.Namespace) -> int:
+    from deploy.reports import reporter
+    from deploy.router import run
+    from deploy.settings import load_settings
+
+    settings = load_settings(args.config, _assignments(args))
+    workers = args.worker_addresses + args.decode_addresses
+    if not workers:
+        raise ConfigError("a router needs at least one --worker or --decode address", param="worker")
+    return run(settings, workers, args.prefill_addresses, reporter(supervised=args.tied_to is not None))
+
+
+def _chat(args: argparse.Namespace) -> int:
+    import httpx
+
+    from deploy.chat import ChatClient, Conversation, chat
+
+    headers = {"authorization": f"Bearer {args.api_key}"} if args.api_key else {}
+    with httpx.Client(base_url=args.url, headers=headers, timeout=httpx.Timeout(600, connect=5)) as http:
+        client = ChatClient(http)
+        conversation = Conversation(
+            model=args.model or client.first_model(),
+            system=args.system,
+            temperature=args.temperature,
+            max_tokens=args.max_tokens,
+        )
+        chat(client, conversation, sys.stdin, sys.stdout)
+    return EXIT_OK
+
+
+def _drain_node(args: argparse.Namespace) -> int:
+    from deploy.drain_node import drain_node
+    from deploy.ray_cluster import RayCluster
+    from deploy.settings import load_settings
+
+    settings = load_settings(args.config, args.set)
+    cluster = RayCluster(args.ray_address)
+    cluster.connect()
+    try:
+        drain_node(cluster, args.node, args.within, settings.ray.lease_s, print)
+    finally:
+        cluster.leave()
+    return EXIT_OK
+
+
+def _assignments(args: argparse.Namespace) -> list[str]:
+    """`--set` in order, then the flags that are short for one."""
+    named = [(target, getattr(args, flag.replace("-", "_"), None)) for flag, (target, _) in _FLAGS.items()]
+    role = [f"engine.role={args.role}"] if hasattr(args, "role") else []
+    return [*args.set, *(f"{target}={value}" for target, value in named if value is not None), *role]
+
+
+def _forwarded(args: argparse.Namespace) -> list[str]:
+    """The same settings as flags of a child."""
+    config = ["--config", str(args.config)] if args.config else []
+    return [*config, *(part for assignment in _assignments(args) for part in ("--set", assignment))]
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="segue", description="Serves hybrid language models.")
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+
+    serve = commands.add_parser("serve", help="start workers and a router, and keep them up")
+    _add_settings(serve, list(_FLAGS))
+    serve.add_argument(
+        "--ray", action=argparse.BooleanOptionalAction, default=False, help="keep them up by Ray, or as children"
+    )
+    serve.set_defaults(run=_serve)
+
+    status = commands.add_parser("status", help="the workers of a router: load and pools")
+    status.add_argument("--url", default="http://127.0.0.1:8000", help="default: %(default)s")
+    status.set_defaults(run=_status)
+
+    stop = commands.add_parser("stop", help="end a serve on this machine, or what runs on a Ray cluster")
+    stop.add_argument("--port", type=int, help="which serve, when there are several")
+    stop.add_argument("--wait", type=float, default=120.0, metavar="SECONDS", help="default: %(default)s")
+    stop.add_argument("--ray-address", default="", metavar="ADDRESS", help="end what runs on this cluster instead")
+    stop.set_defaults(run=_stop)
+
+    drain = commands.add_parser("drain-node", help="have Ray take the replicas away from a machine, and wait for that")
+    _add_settings(drain, [])
+    drain.add_argument("--node", default="", metavar="ID", help="how its id begins (default: this machine)")
+    drain.add_argument("--within", type=float, default=55.0, metavar="SECONDS", help="default: %(default)s")
+    drain.add_argument("--ray-address", default="auto", metavar="ADDRESS", help="default: %(default)s")
+    drain.set_defaults(run=_drain_node)
+
+    worker = commands.add_parser("worker", help="one worker by hand")
+    _add_settings(worker, ["model", "name", "dtype", "device", "threads", "deterministic"])
+    worker.set_defaults(run=_worker)
+    for role in ("prefill", "decode"):
+        half = commands.add_parser(role, help=f"one {role} worker by hand")
+        _add_settings(half, ["model", "name", "dtype", "device", "threads", "deterministic"])
+        half.set_defaults(run=_worker, role=role)
+
+    router = commands.add_parser("router", help="one router by hand")
+    _add_settings(router, ["model", "name", "host", "port"])
+    for role, text in _ROUTED.items():
+        # A destination of its own: `--prefill` and `--decode` of serve are counts.
+        router.add_argument(
+            f"--{role}",
+            dest=f"{role}_addresses",
+            action="append",
+            default=[],
+            metavar="HOST:PORT",
+            help=f"{text} (repeatable)",
+        )
+    router.set_defaults(run=_router)
+
+    chat = commands.add_parser("chat", help="talk to a server in the terminal")
+    chat.add_argument("--url", default="http://127.0.0.1:8000", help="default: %(default)s")
+    chat.add_argument("--model", default="", help="default: the first that is served")
+    chat.add_argument("--system", default="", help="a system message")
+    chat.add_argument("--temperature", type=float)
+    chat.add_argument("--max-tokens", type=int)
+    chat.add_argument("--api-key", default="")
+    chat.set_defaults(run=_chat)
+    return parser
+
+
+def _add_settings(parser: argparse.ArgumentParser, flags: Sequence[str]) -> None:
+    parser.add_argument("--config", type=Path, metavar="FILE", help="TOML file; deploy/config/default.toml has it all")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="any setting (repeatable)"
+    )
+    parser.add_argument("--tied-to", type=int, metavar="PID", help=argparse.SUPPRESS)
+    for flag in flags:
+        target, text = _FLAGS[flag]
+        parser.add_argument(f"--{flag}", metavar="VALUE", help=f"{text}; same as --set {target}=VALUE")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

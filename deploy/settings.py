@@ -1,0 +1,114 @@
+"""All settings of a deployment: a TOML file, then `--set section.key=value`; each part keeps its own dataclass."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import segue.zoo
+from deploy.ray_config import RayConfig, RoleConfig
+from hosting.config import TransferConfig, WorkerConfig
+from router.config import RouterConfig
+from segue.batch.role import Role
+from segue.config import EngineConfig, read_toml, section, sections
+from segue.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeConfig:
+    """How `segue serve` begins and ends, and, without Ray, keeps its processes.
+
+    `drain_s` is what requests get to finish when serve is told to end. A process that lived for less than
+    `quick_death_s` died quickly; after `quick_deaths_max` of those in a row serve gives up.
+    """
+
+    drain_s: float = 5.0
+    start_s: float = 600.0
+    quick_death_s: float = 10.0
+    quick_deaths_max: int = 5
+    backoff_s: float = 0.25
+    backoff_s_max: float = 8.0
+
+    def __post_init__(self) -> None:
+        for name in ("start_s", "quick_deaths_max", "backoff_s"):
+            if getattr(self, name) <= 0:
+                raise ConfigError(f"serve.{name} is {getattr(self, name)}, it must be above 0", param=name)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """One value per part."""
+
+    serve: ServeConfig
+    engine: EngineConfig
+    worker: WorkerConfig
+    transfer: TransferConfig
+    router: RouterConfig
+    ray: RayConfig
+    both: RoleConfig
+    prefill: RoleConfig
+    decode: RoleConfig
+
+    def replicas(self, role: Role) -> RoleConfig:
+        """The replicas of workers in one role. When no role has any, role both has one."""
+        roles = {Role.BOTH: self.both, Role.PREFILL: self.prefill, Role.DECODE: self.decode}
+        if role is Role.BOTH and not any(config.replicas for config in roles.values()):
+            return replace(self.both, replicas=1)
+        return roles[role]
+
+
+_PARTS: dict[str, type] = {
+    "serve": ServeConfig,
+    "engine": EngineConfig,
+    "worker": WorkerConfig,
+    "transfer": TransferConfig,
+    "router": RouterConfig,
+    "ray": RayConfig,
+    "both": RoleConfig,
+    "prefill": RoleConfig,
+    "decode": RoleConfig,
+}
+
+
+BUNDLED_NAME = "segue-zoo"
+"""What clients call the bundled model."""
+
+
+def bundled_model() -> Path:
+    """The model that comes with the package."""
+    return Path(segue.zoo.__path__[0]) / "model"
+
+
+def load_settings(file: Path | None, assignments: Sequence[str]) -> Settings:
+    """Reads the file, if there is one, and applies `section.key=value` assignments in order.
+
+    Raises ConfigError naming what is unknown, missing or out of range.
+    """
+    tables = {name: dict(table) for name, table in sections(read_toml(file) if file else {}, _PARTS).items()}
+    for assignment in assignments:
+        name, key, value = _assignment(assignment)
+        tables[name][key] = value
+    engine = tables["engine"]
+    if "model" not in engine:
+        engine["model"] = str(bundled_model())
+        engine["name"] = engine.get("name") or BUNDLED_NAME
+    return Settings(
+        section(ServeConfig, tables["serve"], "serve"),
+        section(EngineConfig, tables["engine"], "engine"),
+        section(WorkerConfig, tables["worker"], "worker"),
+        section(TransferConfig, tables["transfer"], "transfer"),
+        section(RouterConfig, tables["router"], "router"),
+        section(RayConfig, tables["ray"], "ray"),
+        section(RoleConfig, tables["both"], "both"),
+        section(RoleConfig, tables["prefill"], "prefill"),
+        section(RoleConfig, tables["decode"], "decode"),
+    )
+
+
+def _assignment(text: str) -> tuple[str, str, str]:
+    target, equals, value = text.partition("=")
+    name, dot, key = target.partition(".")
+    if not (equals and dot and key):
+        raise ConfigError(f"--set {text}: expected section.key=value, for example engine.max_running=16")
+    if name not in _PARTS:
+        raise ConfigError(f"--set {text}: there is no section '{name}'; known are {', '.join(sorted(_PARTS))}")
+    return name, key, value

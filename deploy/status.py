@@ -1,0 +1,78 @@
+"""`segue status`: what a router says of its workers, and what each says of itself, as a table; needs no Ray."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import httpx
+
+from segue.errors import ServingError, WorkerUnavailable
+from segue.wire import PoolStatus, WorkerStatus
+from segue.wire.client import WorkerClient
+
+_ASK_S = 5.0
+_HEAD = ("role", "worker", "address", "state", "load", "running", "waiting", "pools (used / all)")
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerRow:
+    """A worker as its router sees it; `status` is its own word, None when it gives none."""
+
+    role: str
+    worker_id: str
+    address: str
+    state: str
+    load: int
+    status: WorkerStatus | None
+
+
+async def ask(url: str) -> list[WorkerRow]:
+    """All workers of the router at `url`. Raises WorkerUnavailable when there is no router."""
+    try:
+        async with httpx.AsyncClient(base_url=url, timeout=_ASK_S) as http:
+            listed = (await http.get("/workers")).raise_for_status().json()["workers"]
+    except httpx.HTTPError as error:
+        raise WorkerUnavailable(f"{url} does not answer ({error}); is `segue serve` up?") from error
+    statuses = await asyncio.gather(*(_status(str(one["address"])) for one in listed))
+    return [
+        WorkerRow(
+            role=one["role"] or "?",
+            worker_id=one["worker_id"] or "?",
+            address=one["address"],
+            state=one["state"],
+            load=one["load"],
+            status=status,
+        )
+        for one, status in zip(listed, statuses, strict=True)
+    ]
+
+
+def table(rows: Sequence[WorkerRow]) -> str:
+    """The rows under a head, in columns."""
+    lines = [_HEAD, *(_cells(row) for row in rows)]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(_HEAD))]
+    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in lines)
+
+
+def _cells(row: WorkerRow) -> tuple[str, ...]:
+    status = row.status
+    own = ("?", "?", "?")
+    if status is not None:
+        own = (str(status.running), str(status.waiting), ", ".join(_pool(pool) for pool in status.pools))
+    return (row.role, row.worker_id, row.address, row.state, str(row.load), *own)
+
+
+def _pool(pool: PoolStatus) -> str:
+    """Sinks hold nothing of anybody."""
+    all_units = pool.capacity - pool.sink
+    return f"{pool.component} {all_units - pool.free} / {all_units}"
+
+
+async def _status(address: str) -> WorkerStatus | None:
+    client = WorkerClient(address)
+    try:
+        return await client.status(_ASK_S)
+    except ServingError:
+        return None
+    finally:
+        await client.close()

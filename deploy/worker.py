@@ -1,0 +1,46 @@
+"""`segue worker`: one worker process; turns settings into the worker's own terms and reports how its start goes."""
+
+import asyncio
+import time
+from typing import NoReturn
+
+from decode_service.host import Host as DecodeHost
+from deploy.reports import Loading, Planned, Ready, Reporter
+from deploy.settings import Settings
+from hosting.loading import Loaded, load
+from hosting.process import end_process, run_host
+from prefill_service.host import PrefillHost
+from segue.batch.role import Role
+from segue.weights.source import LoadProgress
+
+_SHOWN_EVERY_S = 0.5
+
+
+def run(settings: Settings, report: Reporter) -> NoReturn:
+    """Serves until told to end, and ends the process. Raises what kept the worker from starting."""
+
+    def build() -> Loaded:
+        return load(settings.engine, _Progress(report), lambda text: report(Planned(text)))
+
+    # The engine thread may still be inside a forward or a read of weights, which nobody waits for.
+    end_process(asyncio.run(run_host(lambda: host_of(settings), build, lambda address: report(Ready(address)))))
+
+
+def host_of(settings: Settings) -> DecodeHost | PrefillHost:
+    """A worker of the role that its engine has. Raises ConfigError when its port cannot be had."""
+    kind = PrefillHost if settings.engine.role == Role.PREFILL else DecodeHost
+    return kind(settings.worker, settings.transfer)
+
+
+class _Progress:
+    """Passes on as much of the loading as a person can read, and its end."""
+
+    def __init__(self, report: Reporter) -> None:
+        self._report = report
+        self._shown_at = time.monotonic()
+
+    def __call__(self, progress: LoadProgress) -> None:
+        now = time.monotonic()
+        if now - self._shown_at >= _SHOWN_EVERY_S or progress.bytes_taken == progress.bytes_total:
+            self._shown_at = now
+            self._report(Loading(progress.bytes_taken, progress.bytes_total))

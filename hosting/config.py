@@ -1,0 +1,67 @@
+"""Settings of the worker process around its engine: address, heartbeats, budgets, and how state passes to others."""
+
+from dataclasses import dataclass
+
+from segue.errors import ConfigError
+from segue.handoff import TransportName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerConfig:
+    """`port` 0 lets the system choose. A peer that says nothing for `silence_s` counts as gone.
+
+    `session_grace_s` is how long requests run on without their router's stream, and how long an ended one is remembered
+    for a router that may have missed its end. `drain_s` is what running requests get to finish after SIGTERM.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 0
+    heartbeat_s: float = 1.0
+    silence_s: float = 5.0
+    session_grace_s: float = 10.0
+    drain_s: float = 30.0
+    remembered_max: int = 4096
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.port < 65536:
+            raise ConfigError(f"worker.port is {self.port}, it must be between 0 and 65535", param="port")
+        for name in ("heartbeat_s", "silence_s", "session_grace_s", "drain_s", "remembered_max"):
+            if getattr(self, name) <= 0:
+                raise ConfigError(f"worker.{name} is {getattr(self, name)}, it must be above 0", param=name)
+        if self.silence_s <= self.heartbeat_s:
+            raise ConfigError(
+                f"worker.silence_s {self.silence_s} must be longer than heartbeat_s {self.heartbeat_s}",
+                param="silence_s",
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransferConfig:
+    """How state passes between workers. Both ends of a pair should agree.
+
+    `transports` lists what may be chosen, separated by commas. `lease_s` is how long a promise of room stands without a
+    sign of life of the sender. `verify` compares digests of everything that arrives. `ucx_tls` is for NIXL's UCX, empty
+    for its own choice. `connect_s` bounds an introduction, the self-test included; `settle_s` is how often a silent
+    sender is asked again whether its writes have ended.
+    """
+
+    transports: str = "local,nixl,grpc"
+    lease_s: float = 30.0
+    verify: bool = False
+    ucx_tls: str = ""
+    connect_s: float = 10.0
+    settle_s: float = 1.0
+
+    def __post_init__(self) -> None:
+        unknown = [name for name in self.transports.split(",") if name not in set(TransportName)]
+        if unknown:
+            known = ", ".join(TransportName)
+            raise ConfigError(f"transfer.transports names {unknown[0]!r}; known are {known}", param="transports")
+        for name in ("lease_s", "connect_s", "settle_s"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"transfer.{name} is {getattr(self, name)}, it must be above 0", param=name)
+
+    @property
+    def allowed(self) -> tuple[TransportName, ...]:
+        """The transports that may be chosen."""
+        return tuple(TransportName(name) for name in self.transports.split(","))

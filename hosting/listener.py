@@ -1,0 +1,59 @@
+"""A worker's port: bound first of all, open once there is something to answer with; knows no service by itself."""
+
+from collections.abc import Callable, Sequence
+
+import grpc.aio
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1.health import aio as health_aio
+from grpc_reflection.v1alpha import reflection
+
+from hosting.config import WorkerConfig
+from hosting.interceptor import ErrorInterceptor
+from segue.errors import ConfigError
+
+_HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
+_STOP_GRACE_S = 2.0
+
+
+class Listener:
+    """Connections wait at the bound port until `start`."""
+
+    def __init__(self, config: WorkerConfig) -> None:
+        """Binds. Raises ConfigError when the port cannot be had."""
+        self._health = health_aio.HealthServicer()
+        self._server = grpc.aio.server(
+            interceptors=[ErrorInterceptor()],
+            options=[
+                # Without this two workers could share one port and each get half of the calls.
+                ("grpc.so_reuseport", 0),
+                # A frozen or unreachable peer answers no ping: its connection ends, and with it a write that hangs.
+                ("grpc.keepalive_time_ms", int(config.silence_s * 1000)),
+                ("grpc.keepalive_timeout_ms", int(config.silence_s * 1000)),
+                ("grpc.max_receive_message_length", 64 << 20),
+            ],
+        )
+        try:
+            port = self._server.add_insecure_port(f"{config.host}:{config.port}")
+        except RuntimeError as error:
+            raise ConfigError(
+                f"cannot listen on {config.host}:{config.port}: the port is in use or not permitted; choose another",
+                param="port",
+            ) from error
+        self.address = f"{config.host}:{port}"
+
+    async def start(self, register: Callable[[grpc.aio.Server], None], services: Sequence[str]) -> None:
+        """Takes connections and says so to health checks. `register` adds the servicers of `services`."""
+        register(self._server)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        reflection.enable_server_reflection((*services, reflection.SERVICE_NAME, _HEALTH), self._server)
+        await self._server.start()
+        for service in ("", *services):
+            await self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
+
+    async def announce_end(self) -> None:
+        """Health checks say from now on that nothing new is taken."""
+        await self._health.enter_graceful_shutdown()
+
+    async def stop(self, grace_s: float = _STOP_GRACE_S) -> None:
+        """Closes the port; calls that are open get `grace_s` to end."""
+        await self._server.stop(grace_s)

@@ -1,0 +1,1 @@
+"""What moves between workers, and what they must agree on first."""

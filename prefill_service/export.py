@@ -1,0 +1,59 @@
+"""From a committed step to what may be read of it: which units hold a chunk, and the digests of a whole prompt."""
+
+import torch
+
+from kv_transfer.digest import digest_contents, zero_tail
+from kv_transfer.plan import Piece, TransferPlan
+from prefill_service.commands import Chunk
+from segue.batch.request import Request
+from segue.batch.step import StepRow
+from segue.handoff import Part, StateDigest, UnitRow
+from segue.state.spec import ComponentName
+from segue.state.storage import Storage
+
+
+class Export:
+    """Reads a storage on behalf of senders. On the thread that computes, between two steps."""
+
+    def __init__(self, storage: Storage, page_tokens: int) -> None:
+        self._storage = storage
+        self._page_tokens = page_tokens
+
+    def chunk(self, row: StepRow, plan: TransferPlan) -> Chunk:
+        """What a committed row has made complete. From here on its bytes do not change until they are released."""
+        request, now = row.request, row.depth
+        rows = [_row(request, piece) for piece in plan.chunk(row.start, now)]
+        if now == plan.terms.prompt_tokens:
+            self._clear_tails(rows, now)
+        if self._storage.arena.is_cuda:
+            # Writers are not ordered with the stream that computed this.
+            torch.cuda.current_stream(self._storage.arena.device).synchronize()
+        return Chunk(request.handle, row.start, now, rows)
+
+    def digests(self, request: Request, plan: TransferPlan) -> tuple[StateDigest, ...]:
+        """Of the whole state of a computed prompt."""
+        return digest_contents(
+            self._storage, [_row(request, piece) for piece in plan.state()], plan.contents(Part.STATE)
+        )
+
+    def _clear_tails(self, rows: list[UnitRow], depth: int) -> None:
+        """What lies past the prompt's end in its last pages may be left over from another tenant."""
+        last = (depth - 1) // self._page_tokens
+        for row in rows:
+            if row.component is not ComponentName.RECURRENT and row.stop == last + 1:
+                page = row.units[-1]
+                assert page is not None, "the last page of a prompt is never out of the window"
+                zero_tail(self._storage, row.component, page, depth - last * self._page_tokens)
+
+
+def _row(request: Request, piece: Piece) -> UnitRow:
+    tables = request.tables
+    assert tables is not None, f"request {request.request_id} has no state to send"
+    match piece.component:
+        case ComponentName.FULL:
+            units: tuple[int | None, ...] = tuple(tables.full[piece.first : piece.stop])
+        case ComponentName.WINDOW:
+            units = tuple(tables.window[piece.first : piece.stop])
+        case ComponentName.RECURRENT:
+            units = (tables.slot,)
+    return UnitRow(piece.part, piece.component, piece.first, units)

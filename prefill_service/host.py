@@ -1,0 +1,73 @@
+"""A prefill worker on its port, from loading to the last handoff; knows nothing of processes or who keeps it up."""
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Callable
+
+import grpc.aio
+
+from hosting.config import TransferConfig, WorkerConfig
+from hosting.listener import Listener
+from hosting.loading import Loaded
+from hosting.neighbours import Neighbours
+from kv_transfer.peer_servicer import PeerServicer
+from prefill_service.servicer import PrefillServicer, StatusServicer
+from prefill_service.worker import PrefillWorker
+from segue.ids import WorkerId
+from segue.v1 import transfer_pb2, worker_pb2
+from segue.v1.transfer_pb2_grpc import add_PeerServicer_to_server, add_PrefillServicer_to_server
+from segue.v1.worker_pb2_grpc import add_WorkerServicer_to_server
+
+log = logging.getLogger(__name__)
+
+_SERVICES = [
+    worker_pb2.DESCRIPTOR.services_by_name["Worker"].full_name,
+    transfer_pb2.DESCRIPTOR.services_by_name["Peer"].full_name,
+    transfer_pb2.DESCRIPTOR.services_by_name["Prefill"].full_name,
+]
+
+
+class PrefillHost:
+    """One worker under a name of its own. Event-loop thread only."""
+
+    def __init__(
+        self, config: WorkerConfig, transfer: TransferConfig | None = None, neighbours: Neighbours | None = None
+    ) -> None:
+        """Binds first of all: a port that is taken is told, by ConfigError, before weights are read."""
+        self._config = config
+        self._listener = Listener(config)
+        self.worker = PrefillWorker(config, WorkerId(f"prefill-{uuid.uuid4().hex[:12]}"), transfer, neighbours)
+
+    @property
+    def address(self) -> str:
+        """Where the worker listens, host:port."""
+        return self._listener.address
+
+    @property
+    def broken(self) -> "asyncio.Future[BaseException]":
+        """Ends with what broke the worker, if anything ever does."""
+        return self.worker.broken
+
+    async def start(self, build: Callable[[], Loaded]) -> None:
+        """Builds the engine and takes connections. Raises what building it raised; may be cancelled until it returns.
+
+        The engine thread of a cancelled start is a daemon: it ends with the process, and nobody was promised anything.
+        """
+        await self.worker.start(build)
+        await self._listener.start(self._register, _SERVICES)
+
+    async def stop(self) -> None:
+        """Takes no new work from now on, finishes what runs within the drain budget, and closes the port."""
+        await self._listener.announce_end()
+        if not self.worker.broken.done():
+            log.info("draining for at most %.0f s", self._config.drain_s)
+            await self.worker.drain(self._config.drain_s)
+        await self._listener.stop()
+        await self.worker.close()
+
+    def _register(self, server: grpc.aio.Server) -> None:
+        exchange = self.worker.exchange
+        add_WorkerServicer_to_server(StatusServicer(self.worker), server)
+        add_PeerServicer_to_server(PeerServicer(exchange.peers, exchange.withdraw), server)
+        add_PrefillServicer_to_server(PrefillServicer(self.worker), server)

@@ -1,0 +1,99 @@
+"""One choice's tokens as the client's text: whole characters, stop strings, and the reports that go with the text."""
+
+from collections.abc import Set
+from dataclasses import dataclass
+
+from router.inbox import Arrivals
+from router.openai.logprobs import TokenReport, TokenText
+from router.openai.plan import TextOptions
+from router.text.detokenizer import Detokenizer
+from router.text.stop_strings import StopStrings
+from router.text.token_bytes import TokenBytes
+from segue.batch.sampling import SamplingParams
+from segue.wire import Top
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What may go to the client now. `reports` is None when no logprobs were asked for."""
+
+    text: str
+    reports: list[TokenReport] | None
+
+
+class ChoiceText:
+    """Takes a choice's arrivals in order. `stopped_at` is the number of tokens kept, once a stop string was found."""
+
+    def __init__(
+        self, token_bytes: TokenBytes, special_ids: Set[int], options: TextOptions, sampling: SamplingParams
+    ) -> None:
+        self.stopped_at: int | None = None
+        self.token_count = 0
+        self._token_bytes = token_bytes
+        self._detokenizer = Detokenizer(
+            token_bytes, skipped=special_ids if options.skip_special_tokens else frozenset()
+        )
+        self._stops = (
+            StopStrings(options.stops, kept_in_output=options.include_stop, min_tokens=sampling.min_tokens)
+            if options.stops
+            else None
+        )
+        # Reports wait for the text that covers their tokens: none is sent of a token that is then cut off.
+        self._pending: list[TokenReport] | None = None if sampling.logprobs is None else []
+        self._length = 0
+        self._released = 0
+        self._reported = 0
+
+    def push(self, arrived: Arrivals) -> Piece:
+        """Takes new tokens. What follows a stop string is dropped, and nothing more may be pushed then."""
+        assert self.stopped_at is None, "the output has ended at a stop string"
+        if self._stops is None and self._pending is None:
+            # The common case: all tokens at once.
+            self.token_count += len(arrived.token_ids)
+            return Piece(self._detokenizer.push(arrived.token_ids), None)
+        parts: list[str] = []
+        for place, token_id in enumerate(arrived.token_ids):
+            self.token_count += 1
+            text = self._detokenizer.push((token_id,))
+            if self._pending is not None:
+                self._pending.append(self._report(token_id, arrived.logprobs[place], arrived.tops[place]))
+            self._length += len(text)
+            parts.append(text if self._stops is None else self._stops.push(text))
+            if self._stops is not None and self._stops.match is not None:
+                self.stopped_at = self._stops.match.kept_tokens
+                break
+        return self._piece("".join(parts))
+
+    def finish(self) -> Piece:
+        """The output has ended by itself: what was held back."""
+        tail = self._detokenizer.flush()
+        if self._stops is not None:
+            tail = self._stops.finish(tail)
+            if self._stops.match is not None:
+                self.stopped_at = self._stops.match.kept_tokens
+        return Piece(tail, self._take_reports(self.token_count if self.stopped_at is None else self.stopped_at))
+
+    def _piece(self, text: str) -> Piece:
+        self._released += len(text)
+        if self.stopped_at is not None:
+            return Piece(text, self._take_reports(self.stopped_at))
+        if text and self._released == self._length:
+            return Piece(text, self._take_reports(self.token_count))
+        return Piece(text, None if self._pending is None else [])
+
+    def _take_reports(self, token_count: int) -> list[TokenReport] | None:
+        """Reports of the tokens before number `token_count` that were not given out yet."""
+        if self._pending is None:
+            return None
+        due = self._pending[: max(0, token_count - self._reported)]
+        self._reported += len(due)
+        self._pending = self._pending[len(due) :]
+        return due
+
+    def _report(self, token_id: int, logprob: float, top: Top) -> TokenReport:
+        alternatives = tuple((self._token(other), other_logprob) for other, other_logprob in top)
+        return TokenReport(self._token(token_id), self._length, logprob, alternatives)
+
+    def _token(self, token_id: int) -> TokenText:
+        data = self._token_bytes[token_id]
+        return TokenText(data.decode("utf-8", errors="replace"), data)

@@ -1,0 +1,87 @@
+"""What a router may do and for how long it waits; knows nothing of how that is carried out."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from segue.errors import ConfigError
+
+
+class PlacementPolicy(StrEnum):
+    """How a worker is chosen among the ready ones."""
+
+    LEAST_LOADED = "least_loaded"
+    ROUND_ROBIN = "round_robin"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouterConfig:
+    """Limits, waits and the address of the front door. Every wait is in seconds.
+
+    `inflight_max` counts choices that workers hold for this router, `queue_max` requests that wait for room among them.
+    `request_timeout_s` bounds a whole request. `placement_wait_s` is how long a new request may wait when no worker is
+    ready, `continuation_grace_s` how long one that lost its worker may. `reattach_grace_s` is how long a broken session
+    may take to come back before its requests are continued elsewhere. `breaker_faults` server faults in a row take a
+    worker out for `breaker_cooldown_s`. `api_key` empty means that everybody may call.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    api_key: str = ""
+    placement: str = PlacementPolicy.LEAST_LOADED.value
+    inflight_max: int = 512
+    queue_max: int = 1024
+    queue_timeout_s: float = 30.0
+    request_timeout_s: float = 600.0
+    choices_max: int = 128
+    body_bytes_max: int = 4 << 20
+    drain_s: float = 30.0
+    placement_wait_s: float = 1.0
+    continuation_grace_s: float = 30.0
+    attempts_max: int = 8
+    call_timeout_s: float = 10.0
+    heartbeat_s: float = 1.0
+    heartbeat_timeout_s: float = 5.0
+    reattach_grace_s: float = 3.0
+    reconnect_wait_s: float = 0.1
+    reconnect_wait_s_max: float = 2.0
+    finish_wait_s: float = 2.0
+    breaker_faults: int = 3
+    breaker_cooldown_s: float = 5.0
+
+    def __post_init__(self) -> None:
+        if self.placement not in [policy.value for policy in PlacementPolicy]:
+            known = ", ".join(policy.value for policy in PlacementPolicy)
+            raise ConfigError(f"router.placement is '{self.placement}', it must be one of {known}", param="placement")
+        for name in ("inflight_max", "choices_max", "body_bytes_max", "attempts_max", "breaker_faults"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"router.{name} is {getattr(self, name)}, it must be at least 1", param=name)
+        for name in _WAITS:
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"router.{name} is {getattr(self, name)}, it must be above 0", param=name)
+        for name in ("queue_max", "placement_wait_s", "continuation_grace_s", "reattach_grace_s", "drain_s"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"router.{name} is {getattr(self, name)}, it must not be negative", param=name)
+        if self.choices_max > self.inflight_max:
+            raise ConfigError(
+                f"router.choices_max {self.choices_max} is above inflight_max {self.inflight_max}: "
+                "a request of that many choices could never start",
+                param="choices_max",
+            )
+        if self.heartbeat_timeout_s <= self.heartbeat_s:
+            raise ConfigError(
+                f"router.heartbeat_timeout_s {self.heartbeat_timeout_s} must be above heartbeat_s {self.heartbeat_s}",
+                param="heartbeat_timeout_s",
+            )
+
+
+_WAITS = (
+    "queue_timeout_s",
+    "request_timeout_s",
+    "call_timeout_s",
+    "heartbeat_s",
+    "heartbeat_timeout_s",
+    "reconnect_wait_s",
+    "reconnect_wait_s_max",
+    "finish_wait_s",
+    "breaker_cooldown_s",
+)

@@ -1,0 +1,217 @@
+"""One choice from placement to its end: tries workers until one answers, and continues elsewhere when one is lost.
+
+The reader sees one unbroken output. A choice that has sent tokens is continued with those tokens as `emitted`, so no
+token is sampled twice; an earlier attempt cannot speak into a later one, because only the newest inbox is read.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from router.config import RouterConfig
+from router.fleet import Fleet
+from router.inbox import Arrivals, Inbox
+from router.link import Link, WorkerLost
+from router.prefill_leg import PrefillLeg
+from segue.batch.request import FinishReason
+from segue.batch.sampling import SamplingParams
+from segue.errors import DeadlineExceeded, PrefillUnavailable, QueueFull, ServingError, WorkerUnavailable
+from segue.ids import Handle, RequestId
+from segue.wire import Ended, GenerateSpec, Usage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChoiceSpec:
+    """What is asked of the workers for one choice. `deadline` is a time of the running loop's clock."""
+
+    request_id: RequestId
+    model: str
+    eos_token_ids: tuple[int, ...]
+    prompt: tuple[int, ...]
+    sampling: SamplingParams
+    priority: int
+    affinity: str | None
+    cache_salt: str
+    deadline: float
+
+
+class Dispatch:
+    """Runs one choice. `take` gives its news until `ended` is among them; `close` must follow in every case."""
+
+    def __init__(self, spec: ChoiceSpec, fleet: Fleet, config: RouterConfig, continued: Callable[[], None]) -> None:
+        self._spec = spec
+        self._continued = continued
+        self._fleet = fleet
+        self._config = config
+        self._link: Link | None = None
+        self._leg = PrefillLeg(fleet.prefills)
+        self._inbox: Inbox | None = None
+        self._attempt = 0
+        self._output: list[int] = []
+        self._over = False
+        self._alarm = asyncio.get_running_loop().call_at(spec.deadline, self._expire)
+
+    async def take(self) -> Arrivals:
+        """The next news of the choice. Raises what finally stopped it."""
+        assert not self._over, "a choice that ended has no news"
+        while True:
+            if self._inbox is None:
+                ended = self._ended_unseen()
+                if ended is not None:
+                    self._over = True
+                    return Arrivals(ended=ended)
+                await self._place()
+            inbox, link = self._inbox, self._link
+            assert inbox is not None, "placing left no inbox"
+            assert link is not None, "placing left no link"
+            try:
+                arrived = await inbox.take()
+            except WorkerLost:
+                link.breaker.withdraw()
+                self._leg.withdraw()
+                self._inbox = None
+                continue
+            except ServingError as error:
+                link.breaker.fail(error, self._now())
+                self._leg.withdraw()
+                raise
+            if arrived.token_ids:
+                link.breaker.succeed()
+                self._leg.succeed()
+                self._output += arrived.token_ids
+            if arrived.ended is None or not self._must_continue(link, arrived.ended):
+                self._over = arrived.ended is not None
+                return arrived
+            arrived.ended = None
+            self._inbox = None
+            if arrived.token_ids:
+                return arrived
+
+    async def finish(self, kept: int) -> Usage | None:
+        """Ends the output after `kept` tokens. Returns the worker's word on its usage, None if that does not come."""
+        self._over = True
+        self._leg.withdraw()
+        inbox, link = self._inbox, self._link
+        if inbox is None or link is None:
+            return None
+        link.finish(inbox, kept)
+        try:
+            async with asyncio.timeout(self._config.finish_wait_s):
+                while True:
+                    arrived = await inbox.take()
+                    if arrived.ended is not None:
+                        return arrived.ended.usage
+        except (TimeoutError, ServingError):
+            return None
+
+    def close(self) -> None:
+        """Nobody reads any more: a live attempt is cancelled."""
+        self._alarm.cancel()
+        self._leg.withdraw()
+        if self._inbox is not None and self._link is not None:
+            self._link.cancel(self._inbox)
+            self._link.breaker.withdraw()
+
+    def _must_continue(self, link: Link, ended: Ended) -> bool:
+        """Whether an attempt ended but the output did not. Raises the error of one that must not be tried again."""
+        if ended.reason is FinishReason.CANCELLED:
+            self._leg.withdraw()
+            # Nobody asked for it from here: the worker drains, or had given this router up.
+            return True
+        error = ended.error
+        if error is None:
+            link.breaker.succeed()
+            return False
+        if self._leg.blamed(error, self._now()):
+            link.breaker.withdraw()
+            return True
+        link.breaker.fail(error, self._now())
+        if isinstance(error, WorkerUnavailable):
+            return True
+        raise error
+
+    def _ended_unseen(self) -> Ended | None:
+        """The end of an output whose every token arrived while the word of its end was lost with its worker."""
+        sampling, output = self._spec.sampling, self._output
+        usage = Usage(len(self._spec.prompt), len(output), 0)
+        if output and len(output) >= max(sampling.min_tokens, 1):
+            stops = set(sampling.stop_token_ids)
+            if not sampling.ignore_eos:
+                stops.update(self._spec.eos_token_ids)
+            if output[-1] in stops:
+                return Ended(Handle(0), self._attempt, FinishReason.STOP, usage)
+        if len(output) >= sampling.max_tokens:
+            return Ended(Handle(0), self._attempt, FinishReason.LENGTH, usage)
+        return None
+
+    async def _place(self) -> None:
+        """Finds a worker that accepts the choice. Raises the last refusal when none does in time."""
+        wait_s = self._config.placement_wait_s
+        if self._attempt > 0:
+            wait_s = self._config.continuation_grace_s
+            self._continued()
+        give_up_at = self._now() + wait_s
+        refusal: ServingError | None = None
+        refused_by: set[str] = set()
+        while self._attempt < self._config.attempts_max:
+            self._require_time()
+            link = self._fleet.pick(self._spec.model, self._spec.affinity, refused_by)
+            if link is None:
+                left_s = give_up_at - self._now()
+                if isinstance(refusal, QueueFull) or left_s <= 0:
+                    break
+                await self._fleet.wait_change(min(left_s, self._config.reconnect_wait_s_max))
+                refused_by.clear()
+                continue
+            refusal = await self._offer(link)
+            if refusal is None:
+                return
+            refused_by.add(link.address)
+        raise refusal or WorkerUnavailable(f"no worker is ready for the model '{self._spec.model}'")
+
+    async def _offer(self, link: Link) -> ServingError | None:
+        """Offers the choice to one worker; returns a refusal that another worker need not share, raises any other."""
+        address = self._leg.begin(link, self._now())
+        if address is None:
+            return PrefillUnavailable(f"no prefill worker is ready for worker {link.address}")
+        inbox = Inbox(self._attempt, len(self._output), self._spec.sampling.max_tokens)
+        spec = GenerateSpec(
+            router_id=self._fleet.router_id,
+            request_id=self._spec.request_id,
+            attempt=self._attempt,
+            prompt=self._spec.prompt,
+            emitted=tuple(self._output),
+            sampling=self._spec.sampling,
+            priority=self._spec.priority,
+            deadline_s=self._spec.deadline - self._now(),
+            cache_salt=self._spec.cache_salt,
+            prefill_address=address,
+        )
+        self._attempt += 1
+        link.breaker.begin(self._now())
+        try:
+            await link.generate(spec, inbox)
+        except asyncio.CancelledError:
+            link.breaker.withdraw()
+            self._leg.withdraw()
+            raise
+        except ServingError as error:
+            link.breaker.fail(error, self._now())
+            self._leg.withdraw()
+            if error.client_fault and not isinstance(error, QueueFull):
+                raise
+            return error
+        self._link, self._inbox = link, inbox
+        self._require_time()
+        return None
+
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    def _require_time(self) -> None:
+        if self._now() >= self._spec.deadline:
+            raise DeadlineExceeded("the request took longer than it was given")
+
+    def _expire(self) -> None:
+        if self._inbox is not None:
+            self._inbox.fail(DeadlineExceeded("the request took longer than it was given"))

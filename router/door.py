@@ -1,0 +1,46 @@
+"""What every HTTP request passes: it gets a name, and shows a key; knows nothing of endpoints."""
+
+import hmac
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from router.http import error_response, header
+from router.request_ids import request_id_of
+from segue.errors import ServingError, Unauthorized
+
+# Probes and dashboards do not carry keys.
+OPEN_PATHS = frozenset({"/health", "/health_generate", "/liveness", "/readiness", "/metrics", "/version", "/workers"})
+
+
+class Door:
+    """Wraps the application. Leaves the request's name in `scope["request_id"]` and in the response."""
+
+    def __init__(self, app: ASGIApp, api_key: str) -> None:
+        self._app = app
+        self._api_key = api_key.encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        try:
+            name = request_id_of(header(scope, b"x-request-id"))
+            self._require_key(scope)
+        except ServingError as error:
+            await error_response(error)(scope, receive, send)
+            return
+        scope["request_id"] = name
+
+        async def named_send(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message["headers"], (b"x-request-id", name.encode())]
+            await send(message)
+
+        await self._app(scope, receive, named_send)
+
+    def _require_key(self, scope: Scope) -> None:
+        if not self._api_key or scope["path"] in OPEN_PATHS:
+            return
+        scheme, _, key = (header(scope, b"authorization") or b"").partition(b" ")
+        if scheme.lower() != b"bearer" or not hmac.compare_digest(key.strip(), self._api_key):
+            raise Unauthorized("this router needs an API key as 'Authorization: Bearer KEY'")

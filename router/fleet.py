@@ -1,0 +1,173 @@
+"""The workers a router knows: which model each serves, which may take a request now, and when that changes."""
+
+import asyncio
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from router.config import PlacementPolicy, RouterConfig
+from router.link import Link, LinkState
+from router.placement import Candidate, Placement
+from router.prefills import Prefills
+from segue.batch.role import Role
+from segue.batch.sampling import SamplingDefaults
+from segue.errors import ModelNotFound, WorkerUnavailable
+from segue.ids import RouterId
+from segue.wire import WorkerDescription
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """What requests for one model are validated against: the tightest limits among its workers."""
+
+    name: str
+    max_len: int
+    vocab_size: int
+    eos_token_ids: tuple[int, ...]
+    fingerprint: str
+    defaults: SamplingDefaults
+
+
+class Fleet:
+    """Owns one link per address while entered. A link that fails by our own mistake cancels whoever entered it.
+
+    `prefills` are prefill workers, of which requests are told one; there are no links to those.
+    """
+
+    def __init__(self, config: RouterConfig, addresses: Sequence[str], prefills: Sequence[str] = ()) -> None:
+        self._config = config
+        self._placement = Placement(PlacementPolicy(config.placement))
+        self._changes: set[asyncio.Future[None]] = set()
+        self._group = asyncio.TaskGroup()
+        self._running: dict[Link, asyncio.Task[None]] = {}
+        self._named = frozenset(addresses)
+        self._first = tuple(dict.fromkeys(addresses))
+        self.router_id = RouterId(f"router-{uuid.uuid4().hex[:12]}")
+        self._first_prefills = tuple(prefills)
+        self.prefills = Prefills(config, self._group.create_task, self._wake)
+
+    async def __aenter__(self) -> Self:
+        await self._group.__aenter__()
+        self.set_addresses(self._first, self._first_prefills)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for task in self._running.values():
+            task.cancel()
+        self.prefills.close()
+        await self._group.__aexit__(kind, error, trace)
+
+    def set_addresses(self, addresses: Sequence[str], prefills: Sequence[str] = ()) -> None:
+        """Makes these the workers that requests go to. To be called while entered, at every look at the membership.
+
+        A worker that is not named any more gets no new requests. It keeps its session for those it has, and is let go
+        of at the first call that finds it without any.
+        """
+        before, self._named = self._named, frozenset(addresses)
+        self.prefills.set_addresses(prefills)
+        for link in self.links:
+            if not self.takes(link) and link.load == 0:
+                self._running.pop(link).cancel()
+        linked = {link.address for link in self.links}
+        for address in dict.fromkeys(addresses):
+            if address not in linked:
+                link = Link(address, self.router_id, self._config, self._wake)
+                self._running[link] = self._group.create_task(link.run())
+        if before != self._named:
+            self._wake()
+
+    def takes(self, link: Link) -> bool:
+        """Whether the worker may get new requests, or only finishes those it has."""
+        return link.address in self._named
+
+    @property
+    def links(self) -> tuple[Link, ...]:
+        """All workers with which there is or may be a session, in the order in which they came."""
+        return tuple(self._running)
+
+    @property
+    def ready(self) -> list[Link]:
+        """Links whose session is up and whose worker takes new requests."""
+        return [link for link in self.links if link.state is LinkState.READY and self.takes(link)]
+
+    def models(self) -> list[ServedModel]:
+        """Every model that some worker has described, also while that worker is away."""
+        groups: dict[str, list[WorkerDescription]] = {}
+        for link in self.links:
+            if link.description is not None:
+                groups.setdefault(link.description.model_name, []).append(link.description)
+        return [
+            ServedModel(
+                name=name,
+                max_len=min(each.max_len for each in group),
+                vocab_size=min(each.vocab_size for each in group),
+                eos_token_ids=group[0].eos_token_ids,
+                fingerprint=group[0].fingerprint,
+                defaults=group[0].defaults,
+            )
+            for name, group in groups.items()
+        ]
+
+    async def model(self, name: str | None) -> ServedModel:
+        """The model that `name` (None: whichever there is) means.
+
+        Raises ModelNotFound, or WorkerUnavailable while no worker has said what it serves.
+        """
+        if not self.models():
+            await self.wait_change(self._config.placement_wait_s)
+        served = self.models()
+        if not served:
+            raise WorkerUnavailable("no worker is ready")
+        for model in served:
+            if name in (None, model.name):
+                return model
+        raise ModelNotFound(
+            f"the model '{name}' does not exist here; served: {', '.join(model.name for model in served)}",
+            param="model",
+        )
+
+    def pick(self, model: str, affinity: str | None, excluded: set[str]) -> Link | None:
+        """A link that may take a request for `model` now, or None."""
+        now = asyncio.get_running_loop().time()
+        able = {
+            link.address: link
+            for link in self._serving(model)
+            if link.breaker.allows(now) and self.has_prefill(link, now)
+        }
+        candidates = [Candidate(link.address, link.load) for link in able.values() if link.address not in excluded]
+        return able[self._placement.choose(candidates, affinity).address] if candidates else None
+
+    def has_prefill(self, link: Link, now: float) -> bool:
+        """Whether prompts of the worker's requests can be computed: by itself, or by a prefill worker that is able."""
+        about = link.description
+        if about is None or about.role != Role.DECODE:
+            return about is not None
+        return self.prefills.any_able(about.fingerprint, now)
+
+    async def wait_change(self, timeout_s: float) -> None:
+        """Returns when a worker has come or gone, when a breaker would let a probe through, or after `timeout_s`."""
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        breakers = [*(link.breaker for link in self.ready), *(worker.breaker for worker in self.prefills.workers)]
+        openings = [at - now for breaker in breakers if (at := breaker.opens_at(now)) is not None]
+        change = loop.create_future()
+        self._changes.add(change)
+        try:
+            async with asyncio.timeout(max(0.0, min([timeout_s, *openings]))):
+                await change
+        except TimeoutError:
+            pass
+        finally:
+            self._changes.discard(change)
+
+    def _serving(self, model: str) -> list[Link]:
+        return [link for link in self.ready if link.description is not None and link.description.model_name == model]
+
+    def _wake(self) -> None:
+        for change in self._changes:
+            if not change.done():
+                change.set_result(None)

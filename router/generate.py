@@ -1,0 +1,134 @@
+"""POST /v1/chat/completions and /v1/completions: from a body to its answer, as an ASGI application each."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+
+from starlette.types import Receive, Scope, Send
+
+from router.choice import Choice
+from router.choice_text import ChoiceText
+from router.dispatch import ChoiceSpec, Dispatch
+from router.http import header, read_body, while_connected
+from router.openai.bodies import ChatBody, CompletionBody, parse_body
+from router.openai.events import ChatFormat, CompletionFormat, Format, Heading
+from router.openai.plan import Plan, PlannedChoice, plan_chat, plan_completion
+from router.prompts import tokens_of_messages, tokens_of_prompts
+from router.response import Response
+from router.shell import Shell
+from segue.errors import Cancelled, InvalidRequest, ServingError, WorkerUnavailable
+from segue.ids import RequestId
+
+Planner = Callable[[bytes], Awaitable[Plan]]
+FormatMaker = Callable[[Heading, bool], Format]
+
+_SESSION_CHARS_MAX = 256
+
+
+class Generate:
+    """One generating endpoint. `plan` reads its body, `form` writes its answer, `prefix` begins its response ids."""
+
+    def __init__(self, shell: Shell, plan: Planner, form: FormatMaker, prefix: str) -> None:
+        self._shell = shell
+        self._plan = plan
+        self._form = form
+        self._prefix = prefix
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            if self._shell.draining:
+                raise WorkerUnavailable("the router is shutting down")
+            body = await read_body(scope, receive, self._shell.config.body_bytes_max)
+            await while_connected(receive, self._answer(scope, body, send))
+        except ServingError as error:
+            self._shell.metrics.request_failed(error)
+            # Nobody is there to be told that the client left.
+            if not isinstance(error, Cancelled):
+                raise
+
+    async def _answer(self, scope: Scope, body: bytes, send: Send) -> None:
+        shell = self._shell
+        deadline = asyncio.get_running_loop().time() + shell.config.request_timeout_s
+        session = _session(scope)
+        plan = await self._plan(body)
+        asked: str = scope["request_id"]
+        with shell.live.named(asked) as name:
+            async with shell.admission.room(len(plan.choices)):
+                response = self._respond(plan, name, asked, session, deadline)
+                try:
+                    if plan.stream:
+                        await response.stream(send, deadline, plan.include_usage)
+                    else:
+                        await response.collect(send)
+                finally:
+                    response.close()
+
+    def _respond(self, plan: Plan, name: RequestId, asked: str, session: str | None, deadline: float) -> Response:
+        heading = Heading(
+            id=f"{self._prefix}-{asked}",
+            created=int(time.time()),
+            model=plan.model.name,
+            fingerprint=f"fp_{plan.model.fingerprint[:12]}",
+            seed=plan.seed,
+        )
+        # Choices of one request share a prompt, so they share a worker, session or not.
+        affinity = session if session is not None or len(plan.choices) == 1 else name
+        choices = [self._choice(plan, choice, name, affinity, deadline) for choice in plan.choices]
+        lengths = {choice.prompt_number: len(choice.prompt) for choice in plan.choices}
+        form = self._form(heading, plan.include_usage)
+        return Response(choices, list(lengths.values()), form, self._shell.metrics, plan.model.name)
+
+    def _choice(
+        self, plan: Plan, choice: PlannedChoice, name: RequestId, affinity: str | None, deadline: float
+    ) -> Choice:
+        shell = self._shell
+        # A worker tells choices of one request apart by their number among n, which begins again with each prompt.
+        number = choice.prompt_number
+        spec = ChoiceSpec(
+            request_id=name if number == 0 else RequestId(f"{name}#{number}"),
+            model=plan.model.name,
+            eos_token_ids=plan.model.eos_token_ids,
+            prompt=choice.prompt,
+            sampling=choice.sampling,
+            priority=plan.priority,
+            affinity=affinity,
+            cache_salt=plan.cache_salt,
+            deadline=deadline,
+        )
+        tokenizer = shell.tokenizer
+        text = ChoiceText(tokenizer.token_bytes, tokenizer.special_ids, plan.text, choice.sampling)
+        dispatch = Dispatch(spec, shell.fleet, shell.config, shell.metrics.continued)
+        return Choice(choice.index, number, dispatch, text)
+
+
+def chat_endpoint(shell: Shell) -> Generate:
+    """POST /v1/chat/completions."""
+
+    async def plan(raw: bytes) -> Plan:
+        body = parse_body(ChatBody, raw)
+        model = await shell.fleet.model(body.model)
+        prompt = await tokens_of_messages(shell.tokenizer, body.messages)
+        return plan_chat(body, model, prompt, shell.config.choices_max)
+
+    return Generate(shell, plan, ChatFormat, "chatcmpl")
+
+
+def completion_endpoint(shell: Shell) -> Generate:
+    """POST /v1/completions."""
+
+    async def plan(raw: bytes) -> Plan:
+        body = parse_body(CompletionBody, raw)
+        model = await shell.fleet.model(body.model)
+        prompts: Sequence[Sequence[int]] = await tokens_of_prompts(shell.tokenizer, body.prompt)
+        return plan_completion(body, model, prompts, shell.config.choices_max)
+
+    return Generate(shell, plan, CompletionFormat, "cmpl")
+
+
+def _session(scope: Scope) -> str | None:
+    value = header(scope, b"x-session-id")
+    if value is None:
+        return None
+    if not 0 < len(value) <= _SESSION_CHARS_MAX:
+        raise InvalidRequest(f"x-session-id must have 1 to {_SESSION_CHARS_MAX} characters", param="x-session-id")
+    return value.decode("latin-1")

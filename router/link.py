@@ -1,0 +1,254 @@
+"""One worker as the router knows it: its session, what is live on it, and how both survive a broken stream.
+
+The stream may break without the worker having died: live choices are named again at re-attachment, with the next output
+index each, and only after a grace are they given up. A worker that comes back under another id has lost them all.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from enum import StrEnum
+
+from router.breaker import Breaker
+from router.config import RouterConfig
+from router.inbox import Inbox
+from router.mailroom import Mailroom
+from segue.errors import FingerprintMismatch, ServingError, WorkerUnavailable
+from segue.ids import Handle, RouterId
+from segue.wire import (
+    PROTOCOL_VERSION,
+    Attach,
+    Attached,
+    Finish,
+    GenerateSpec,
+    Heartbeat,
+    RouterMessage,
+    StepNews,
+    WorkerDescription,
+    WorkerStatus,
+)
+from segue.wire.client import SessionCall, WorkerClient
+
+log = logging.getLogger("segue.router")
+
+_OUTGOING_MAX = 8192
+
+
+class WorkerLost(WorkerUnavailable):
+    """The worker that held a choice is gone, or has forgotten it; another may continue it."""
+
+
+class LinkState(StrEnum):
+    """How far the session is."""
+
+    CONNECTING = "connecting"
+    READY = "ready"
+    BROKEN = "broken"
+
+
+class Link:
+    """The session with the worker at one address. `run` keeps it up; `changed` is called when it comes or goes."""
+
+    def __init__(self, address: str, router_id: RouterId, config: RouterConfig, changed: Callable[[], None]) -> None:
+        self.address = address
+        self.state = LinkState.CONNECTING
+        self.description: WorkerDescription | None = None
+        self.breaker = Breaker(config.breaker_faults, config.breaker_cooldown_s)
+        self._router_id = router_id
+        self._config = config
+        self._changed = changed
+        self._client = WorkerClient(address)
+        self._mail = Mailroom(self._send)
+        self._outgoing: asyncio.Queue[RouterMessage] = asyncio.Queue(_OUTGOING_MAX)
+        self._session: SessionCall | None = None
+        self._heard_at = 0.0
+        # Counts the moments at which live choices were named or given up; an acceptance that straddles one is void.
+        self._epoch = 0
+        self._grace: asyncio.TimerHandle | None = None
+        self._calls: set[asyncio.Task[Handle]] = set()
+
+    @property
+    def load(self) -> int:
+        """Choices that this router has on the worker, those being accepted included."""
+        return len(self._mail.live) + len(self._calls)
+
+    async def generate(self, spec: GenerateSpec, inbox: Inbox) -> None:
+        """Queues a choice; its tokens go to `inbox`. Raises what the worker refused it with, or WorkerUnavailable."""
+        if self.state is not LinkState.READY:
+            raise WorkerUnavailable(f"worker {self.address} is {self.state}")
+        epoch = self._epoch
+        # A task of its own: a client that leaves meanwhile must not leave an accepted request behind.
+        call = asyncio.create_task(self._client.generate(spec, self._config.call_timeout_s))
+        self._calls.add(call)
+        self._mail.expect()
+        try:
+            handle = await asyncio.shield(call)
+        except asyncio.CancelledError:
+            call.add_done_callback(lambda done: self._abandon(done, spec.attempt))
+            raise
+        except ServingError:
+            self._calls.discard(call)
+            self._mail.expected()
+            raise
+        self._calls.discard(call)
+        if epoch != self._epoch:
+            self._mail.drop(handle, spec.attempt)
+            self._mail.expected()
+            raise WorkerUnavailable(f"the session with worker {self.address} broke while it accepted the request")
+        self._mail.open(handle, inbox)
+        self._mail.expected()
+
+    def _abandon(self, call: asyncio.Task[Handle], attempt: int) -> None:
+        """The caller left while the worker was deciding: an acceptance is taken back."""
+        self._calls.discard(call)
+        if not call.cancelled() and call.exception() is None:
+            self._mail.drop(call.result(), attempt)
+        self._mail.expected()
+
+    def cancel(self, inbox: Inbox) -> None:
+        """The choice is not wanted any more. Nothing happens when it is not live here."""
+        self._mail.close(inbox)
+
+    def finish(self, inbox: Inbox, kept: int) -> None:
+        """The choice ends after `kept` output tokens, all of which have been seen."""
+        assert kept <= inbox.next_index, f"{kept} tokens are kept of {inbox.next_index}"
+        if self._mail.holds(inbox):
+            inbox.finishing = True
+            self._send(Finish(inbox.handle, inbox.attempt, kept))
+
+    async def status(self) -> WorkerStatus:
+        """Load and pools of the worker now."""
+        return await self._client.status(self._config.call_timeout_s)
+
+    async def run(self) -> None:
+        """Keeps the session up; returns only when cancelled."""
+        wait_s = self._config.reconnect_wait_s
+        try:
+            while True:
+                try:
+                    await self._serve_session()
+                except ServingError as error:
+                    if self.state is LinkState.READY:
+                        wait_s = self._config.reconnect_wait_s
+                        log.warning("lost the session with worker %s: %s", self.address, error.message)
+                    self._break(error)
+                await asyncio.sleep(wait_s)
+                wait_s = min(2 * wait_s, self._config.reconnect_wait_s_max)
+        finally:
+            await self._close()
+
+    async def _close(self) -> None:
+        self.state = LinkState.CONNECTING
+        if self._grace is not None:
+            self._grace.cancel()
+        self._lose("the router is shutting down")
+        await self._client.close()
+        await asyncio.gather(*self._calls, return_exceptions=True)
+
+    async def _serve_session(self) -> None:
+        description = await self._client.describe(self._config.call_timeout_s)
+        if description.protocol_version != PROTOCOL_VERSION:
+            raise FingerprintMismatch(
+                f"worker {self.address} speaks protocol {description.protocol_version}, this router {PROTOCOL_VERSION}"
+            )
+        if self.description is not None and description.worker_id != self.description.worker_id:
+            self._lose(f"worker {self.address} was restarted")
+            self.breaker.succeed()
+        session = self._client.session()
+        try:
+            await self._attach(session, description)
+            await self._exchange(session)
+        finally:
+            self._session = None
+            session.cancel()
+
+    async def _attach(self, session: SessionCall, description: WorkerDescription) -> None:
+        self._epoch += 1
+        try:
+            async with asyncio.timeout(self._config.call_timeout_s):
+                await session.write(Attach(self._router_id, self._mail.resume()))
+                attached = await session.read()
+        except TimeoutError as error:
+            raise WorkerUnavailable(f"worker {self.address} did not answer the attachment") from error
+        if not isinstance(attached, Attached) or attached.worker_id != description.worker_id:
+            raise WorkerUnavailable(f"worker {self.address} answered the attachment with {attached}")
+        if self._grace is not None:
+            self._grace.cancel()
+            self._grace = None
+        for handle in attached.unknown:
+            self._mail.lose(handle, WorkerLost(f"worker {self.address} does not hold the request any more"))
+        # Messages meant for the broken stream: the attachment has said all of it.
+        self._outgoing = asyncio.Queue(_OUTGOING_MAX)
+        self._session = session
+        self._heard_at = asyncio.get_running_loop().time()
+        self.description = description
+        self.state = LinkState.READY
+        log.info("worker %s is ready (%s)", self.address, description.worker_id)
+        self._changed()
+
+    async def _exchange(self, session: SessionCall) -> None:
+        """Reads until the stream ends, which it reports by an error; writes and watches beside it."""
+        beside = [asyncio.create_task(self._write(session)), asyncio.create_task(self._watch(session))]
+        loop = asyncio.get_running_loop()
+        try:
+            while True:
+                message = await session.read()
+                self._heard_at = loop.time()
+                if isinstance(message, StepNews):
+                    self._mail.deliver(message)
+                elif not isinstance(message, Heartbeat):
+                    raise WorkerUnavailable(f"worker {self.address} sent {message} in the middle of a session")
+        finally:
+            for task in beside:
+                task.cancel()
+            for outcome in await asyncio.gather(*beside, return_exceptions=True):
+                # The stream's own end shows on both sides; anything else is our mistake and must be seen.
+                if isinstance(outcome, Exception) and not isinstance(outcome, ServingError):
+                    raise outcome
+
+    async def _write(self, session: SessionCall) -> None:
+        while True:
+            await session.write(await self._outgoing.get())
+
+    async def _watch(self, session: SessionCall) -> None:
+        """Sends heartbeats, and ends a session whose worker has been silent for too long."""
+        loop = asyncio.get_running_loop()
+        sequence = 0
+        while True:
+            slept_at = loop.time()
+            await asyncio.sleep(self._config.heartbeat_s)
+            sequence += 1
+            self._send(Heartbeat(sequence))
+            # A router that was itself starved of time has not looked, and may not judge.
+            starved = loop.time() - slept_at > 2 * self._config.heartbeat_s
+            if not starved and loop.time() - self._heard_at > self._config.heartbeat_timeout_s:
+                log.warning("worker %s is silent", self.address)
+                session.cancel()
+                return
+
+    def _send(self, message: RouterMessage) -> None:
+        """Queues a message; without a session there is nobody to tell, and the next attachment tells it all."""
+        if self._session is None:
+            return
+        try:
+            self._outgoing.put_nowait(message)
+        except asyncio.QueueFull:
+            # The worker has taken nothing for thousands of messages: the stream is as good as broken.
+            self._session.cancel()
+
+    def _break(self, error: ServingError) -> None:
+        if self.state is not LinkState.READY:
+            return
+        self.state = LinkState.BROKEN
+        reason = f"worker {self.address} did not come back: {error.message}"
+        loop = asyncio.get_running_loop()
+        self._grace = loop.call_later(self._config.reattach_grace_s, self._lose, reason)
+        self._changed()
+
+    def _lose(self, reason: str) -> None:
+        """Gives up every live choice."""
+        self._grace = None
+        self._epoch += 1
+        if self.state is LinkState.BROKEN:
+            self.state = LinkState.CONNECTING
+        self._mail.lose_all(WorkerLost(reason))

@@ -1,0 +1,1 @@
+"""The OpenAI side of the router: bodies, plans, events. No sessions, no workers."""

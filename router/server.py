@@ -1,0 +1,154 @@
+"""Runs a router as a process: its socket, its fleet, and an end that finishes what was begun."""
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+from collections.abc import Callable, Generator, Sequence
+
+import uvicorn
+
+from router.admission import Admission
+from router.app import build_app
+from router.config import RouterConfig
+from router.fleet import Fleet
+from router.metrics import Metrics
+from router.request_ids import LiveRequests
+from router.shell import Shell
+from router.text.tokenizer import Tokenizer
+from segue.errors import ConfigError
+
+log = logging.getLogger("segue.router")
+
+_BACKLOG = 2048
+# Longer than clients and load balancers keep idle connections: the side that reuses them should be the one to close.
+_KEEP_ALIVE_S = 75
+# After the drain nothing is left that deserves waiting, but a response's last bytes.
+_CLOSE_S = 2
+
+
+class _Http(uvicorn.Server):
+    """uvicorn ends the process by the signal it caught; here a signal only asks for `stop`."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        yield
+
+    def close_door(self) -> None:
+        """Gives the port back; connections that were taken stay."""
+        if self.started:
+            for listening in self.servers:
+                listening.close()
+
+
+class Server:
+    """One router. `serve` runs until `stop` was called and what runs is finished, or the drain budget is spent."""
+
+    def __init__(
+        self, config: RouterConfig, tokenizer: Tokenizer, workers: Sequence[str], prefills: Sequence[str] = ()
+    ) -> None:
+        """Binds the socket; `address` is the host and port that it got. Raises ConfigError when it is taken."""
+        self._config = config
+        self._socket = _bind(config.host, config.port)
+        self.address: tuple[str, int] = self._socket.getsockname()[:2]
+        self._stopping = asyncio.Event()
+        self._hurried = asyncio.Event()
+        self.shell = Shell(
+            config=config,
+            tokenizer=tokenizer,
+            fleet=Fleet(config, workers, prefills),
+            admission=Admission(config.inflight_max, config.queue_max, config.queue_timeout_s),
+            metrics=Metrics(),
+            live=LiveRequests(),
+        )
+        self._http = _Http(
+            uvicorn.Config(
+                build_app(self.shell),
+                http="httptools",
+                ws="none",
+                lifespan="off",
+                access_log=False,
+                log_config=None,
+                server_header=False,
+                proxy_headers=False,
+                timeout_keep_alive=_KEEP_ALIVE_S,
+                timeout_graceful_shutdown=_CLOSE_S,
+            )
+        )
+
+    def stop(self) -> None:
+        """New requests are refused from now on; a second call ends those that still run."""
+        if self._stopping.is_set():
+            self._hurried.set()
+        self.shell.draining = True
+        self._stopping.set()
+
+    def give_way(self) -> None:
+        """`stop`, with the port free for a successor at once; connections that were taken are served to their end."""
+        self.stop()
+        self._http.close_door()
+
+    async def serve(self, ready: Callable[[], None] = lambda: None) -> None:
+        """Serves; calls `ready` when connections are taken."""
+        async with self.shell.fleet:
+            serving = asyncio.create_task(self._http.serve(sockets=[self._socket]))
+            draining = asyncio.create_task(self._drain())
+            # The socket listens since it was bound: connections wait there until they are taken.
+            ready()
+            try:
+                await serving
+            finally:
+                draining.cancel()
+                self._http.should_exit = True
+                await asyncio.gather(serving, draining, return_exceptions=True)
+
+    async def _drain(self) -> None:
+        """Ends the HTTP server once it was asked to stop and nothing runs any more, or time is up."""
+        await self._stopping.wait()
+        log.info("stopping; %d requests are running", len(self.shell.live))
+        waits = [asyncio.create_task(self.shell.live.emptied()), asyncio.create_task(self._hurried.wait())]
+        await asyncio.wait(waits, timeout=self._config.drain_s, return_when=asyncio.FIRST_COMPLETED)
+        for wait in waits:
+            wait.cancel()
+        self._http.should_exit = True
+
+
+async def run_server(
+    config: RouterConfig,
+    tokenizer: Tokenizer,
+    workers: Sequence[str],
+    prefills: Sequence[str],
+    ready: Callable[[str, int], None],
+) -> None:
+    """A whole router until SIGTERM or SIGINT. Calls `ready` with host and port when it takes connections."""
+    server = Server(config, tokenizer, workers, prefills)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, server.stop)
+    await server.serve(lambda: ready(*server.address))
+
+
+def serve_forever(
+    config: RouterConfig,
+    tokenizer: Tokenizer,
+    workers: Sequence[str],
+    prefills: Sequence[str],
+    ready: Callable[[str, int], None],
+) -> None:
+    """`run_server` on the faster event loop."""
+    import uvloop  # here, because tests and other processes of this package need no second loop implementation
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(run_server(config, tokenizer, workers, prefills, ready))
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host, port), family=family, backlog=_BACKLOG)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot listen on {host} port {port}: {error.strerror}; is another server running there? Choose --port",
+            param="port",
+        ) from error

@@ -1,0 +1,1 @@
+"""The engine that both services share; imports neither a service nor Ray."""

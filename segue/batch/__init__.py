@@ -1,0 +1,1 @@
+"""Which requests run and what the next step computes: pure policy."""

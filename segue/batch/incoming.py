@@ -1,0 +1,63 @@
+"""Requests whose prompts other workers compute: who waits for room, in one line, and who was promised it; pure policy.
+
+A request that merely waits owns nothing. Its sender asks when its turn there is near; from then on it stands in line
+here, whichever sender asked for it. A promise commits all that the request can come to need, as admission does.
+"""
+
+from segue.batch.lifecycle import Phase
+from segue.batch.request import Request
+
+
+class Incoming:
+    """The AWAITING requests of one worker, each in exactly one of three places."""
+
+    def __init__(self) -> None:
+        self._unasked: list[Request] = []
+        self._line: list[Request] = []
+        self._promised: list[Request] = []
+        self._news: list[Request] = []
+
+    @property
+    def waiting_count(self) -> int:
+        """Requests without a promise."""
+        return len(self._unasked) + len(self._line)
+
+    @property
+    def promised(self) -> tuple[Request, ...]:
+        return tuple(self._promised)
+
+    @property
+    def head(self) -> Request | None:
+        """Whose turn it is."""
+        return self._line[0] if self._line else None
+
+    def expect(self, request: Request) -> None:
+        """A sender will be called for the request."""
+        assert request.phase is Phase.AWAITING
+        self._unasked.append(request)
+
+    def ask(self, request: Request) -> None:
+        """The request's sender wants a promise. Asking again changes nothing."""
+        if request in self._unasked:
+            self._unasked.remove(request)
+            self._line.append(request)
+
+    def promise(self) -> None:
+        """The head of the line gets its promise."""
+        request = self._line.pop(0)
+        self._promised.append(request)
+        self._news.append(request)
+
+    def take_promised(self) -> list[Request]:
+        """Requests that got their promise since the last call and still wait for their state."""
+        news, self._news = self._news, []
+        return news
+
+    def is_promised(self, request: Request) -> bool:
+        return request in self._promised
+
+    def drop(self, request: Request) -> None:
+        """The request's state arrived, or will not."""
+        for place in (self._unasked, self._line, self._promised, self._news):
+            if request in place:
+                place.remove(request)

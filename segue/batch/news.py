@@ -1,0 +1,49 @@
+"""What the engine tells the outside: new tokens in columns, and requests that ended; plain values."""
+
+from dataclasses import dataclass, field
+
+from segue.batch.request import EmittedToken, FinishReason
+from segue.errors import ServingError
+from segue.ids import Handle
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Token counts of one choice. `cached_tokens` are prompt tokens whose state was reused."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A choice that ended, after its last token; `error` is set exactly when the reason is ERROR."""
+
+    handle: Handle
+    attempt: int
+    reason: FinishReason
+    usage: Usage = Usage()
+    error: ServingError | None = None
+
+    def __post_init__(self) -> None:
+        assert (self.error is not None) == (self.reason is FinishReason.ERROR), "an error reason carries an error"
+
+
+@dataclass(slots=True)
+class EngineNews:
+    """New tokens of one step in columns (whose, which try, absolute output index, token), and choices that ended."""
+
+    step: int
+    handles: list[Handle] = field(default_factory=list)
+    attempts: list[int] = field(default_factory=list)
+    indices: list[int] = field(default_factory=list)
+    tokens: list[EmittedToken] = field(default_factory=list)
+    ended: list[Ended] = field(default_factory=list)
+
+    def add(self, handle: Handle, attempt: int, index: int, token: EmittedToken) -> None:
+        """Appends one new token."""
+        self.handles.append(handle)
+        self.attempts.append(attempt)
+        self.indices.append(index)
+        self.tokens.append(token)

@@ -1,0 +1,86 @@
+"""One request choice on a worker: its tokens, parameters, what it owns and how far it is; decides nothing."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from segue.batch.lifecycle import Phase, move
+from segue.batch.sampling import SamplingParams
+from segue.batch.tables import StateTables
+from segue.ids import Handle, RequestId
+
+
+class FinishReason(StrEnum):
+    """Why an output ended, in OpenAI's words where they exist."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    CANCELLED = "cancelled"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class EmittedToken:
+    """One output token with what was reported beside it: its logprob, and alternatives as (token id, logprob)."""
+
+    token_id: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(slots=True, eq=False, weakref_slot=True)
+class Request:
+    """A live request choice. Mutable, owned by the engine thread alone.
+
+    `prompt` ends where output begins (sampling positions, penalties and budgets count from there), also for a
+    continuation, whose already emitted tokens stand in `output` from the start. `computed` is c of STATE.md: positions
+    [0, c) are complete. `cached_tokens` are prompt tokens whose state was reused, wherever the prompt was computed.
+    `pinned` means that its pages are being read outside of steps. `extension` is opaque and travels with the request.
+    """
+
+    handle: Handle
+    request_id: RequestId
+    attempt: int
+    prompt: tuple[int, ...]
+    sampling: SamplingParams
+    priority: int = 0
+    deadline: float | None = None
+    extension: bytes = b""
+    output: list[EmittedToken] = field(default_factory=list)
+    computed: int = 0
+    cached_tokens: int = 0
+    pinned: bool = False
+    arrival: float = 0.0
+    tables: StateTables | None = None
+    phase: Phase = Phase.WAITING
+
+    @property
+    def prompt_len(self) -> int:
+        return len(self.prompt)
+
+    @property
+    def known_len(self) -> int:
+        """Prompt and output tokens, the pending one included."""
+        return len(self.prompt) + len(self.output)
+
+    @property
+    def max_len(self) -> int:
+        """Known length when the output budget is used up."""
+        return len(self.prompt) + self.sampling.max_tokens
+
+    def token_at(self, position: int) -> int:
+        """The token at an absolute position of prompt and output."""
+        if position < len(self.prompt):
+            return self.prompt[position]
+        return self.output[position - len(self.prompt)].token_id
+
+    def tokens(self, start: int, stop: int) -> list[int]:
+        """Tokens at positions [start, stop)."""
+        split = len(self.prompt)
+        known = list(self.prompt[start:stop])
+        known += [token.token_id for token in self.output[max(0, start - split) : max(0, stop - split)]]
+        assert len(known) == stop - start, f"request {self.request_id} has no tokens up to {stop}"
+        return known
+
+    def move(self, phase: Phase) -> None:
+        """Goes to `phase`, if the table of moves allows it."""
+        self.phase = move(self.phase, phase)

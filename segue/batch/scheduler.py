@@ -1,0 +1,169 @@
+"""Decides what the next step computes: continuous batching, chunked prefill under a token budget; pure policy.
+
+Decoding requests come first, one token each; what is left of the budget goes to extending requests in admission order;
+then waiting requests are admitted, highest priority and earliest first, stopping at the first that does not fit. A
+request whose state comes from another worker stands in the same order for a promise of room.
+"""
+
+import math
+from bisect import insort
+from dataclasses import dataclass
+
+from segue.batch.admission import Admission
+from segue.batch.holdings import Holdings
+from segue.batch.incoming import Incoming
+from segue.batch.lifecycle import Phase
+from segue.batch.request import Request
+from segue.batch.step import StepPlan, StepRow
+from segue.batch.turns import Turns
+from segue.errors import QueueFull
+
+KERNEL_CHUNK = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerLimits:
+    """Bounds of one worker: running and waiting requests, tokens of a step and of one request's chunk, page size."""
+
+    max_running: int
+    max_waiting: int
+    step_tokens: int
+    chunk_tokens: int
+    page_tokens: int
+
+    @property
+    def grid(self) -> int:
+        """The checkpoint grid G: chunks end on it where the budget allows."""
+        return math.lcm(self.page_tokens, KERNEL_CHUNK)
+
+
+class Scheduler:
+    """Waiting and running requests, and the plan of the next step.
+
+    `turns` is that of a prefill worker, which computes only what its receivers have room for.
+    """
+
+    def __init__(
+        self, limits: SchedulerLimits, admission: Admission, holdings: Holdings, turns: Turns | None = None
+    ) -> None:
+        self._limits = limits
+        self._admission = admission
+        self._holdings = holdings
+        self._waiting: list[Request] = []
+        self._running: list[Request] = []
+        self._steps = 0
+        self.incoming = Incoming()
+        self.turns = turns
+
+    @property
+    def waiting(self) -> tuple[Request, ...]:
+        """Queued requests in the order in which they will be admitted."""
+        return tuple(self._waiting)
+
+    @property
+    def running(self) -> tuple[Request, ...]:
+        """Requests that own state, in admission order."""
+        return tuple(self._running)
+
+    def submit(self, request: Request) -> None:
+        """Queues a request. Raises ContextTooLong or QueueFull, and then keeps nothing of it."""
+        self._validate(request)
+        if request.phase is Phase.AWAITING:
+            self.incoming.expect(request)
+        else:
+            insort(self._waiting, request, key=_order)
+
+    def drop(self, request: Request) -> None:
+        """Takes a request out, wherever it is, and releases all that it owns. No step with it may be in flight."""
+        if request in self._running:
+            self._running.remove(request)
+            self._holdings.release(request)
+        elif request in self._waiting:
+            self._waiting.remove(request)
+            self._left_queue(request)
+        else:
+            self.incoming.drop(request)
+
+    def receive(self, request: Request) -> None:
+        """A promised request has its state, and runs from now on."""
+        assert self.incoming.is_promised(request), f"request {request.request_id} was promised nothing"
+        assert request.tables is not None
+        self.incoming.drop(request)
+        self._running.append(request)
+
+    def take_due(self) -> list[Request]:
+        """Queued prompts whose receivers are to be asked now; nothing to ask where whoever is queued may start."""
+        if self.turns is None:
+            return []
+        committed = [*self._running, *(request for request in self._waiting if self.turns.may_start(request))]
+        withheld = self._holdings.withheld()
+        return self.turns.take_due(self._waiting, lambda request: self._admission.fits(request, committed, withheld))
+
+    def plan(self) -> StepPlan | None:
+        """The next step, with pages and slots for all its rows allocated; None when there is nothing to compute."""
+        self._admit()
+        budget = self._limits.step_tokens
+        rows: list[StepRow] = []
+        for request in self._running:
+            if request.phase is Phase.DECODING:
+                rows.append(StepRow(request, request.computed, 1, decode=True, samples=True))
+                budget -= 1
+        for request in self._running:
+            if request.phase is Phase.EXTENDING and (count := self._chunk(request, budget)) > 0:
+                samples = request.computed + count == request.known_len
+                rows.append(StepRow(request, request.computed, count, decode=False, samples=samples))
+                budget -= count
+        if not rows:
+            return None
+        for row in rows:
+            self._holdings.grow(row.request, row.depth)
+        self._steps += 1
+        return StepPlan(self._steps, tuple(rows))
+
+    def _admit(self) -> None:
+        """Lets in whoever is next, until that one does not fit."""
+        while len(self._running) + len(self.incoming.promised) < self._limits.max_running:
+            candidates = [one for one in (self._first_waiting(), self.incoming.head) if one is not None]
+            request = min(candidates, key=_order, default=None)
+            committed = (*self._running, *self.incoming.promised)
+            if request is None or not self._admission.fits(request, committed, self._holdings.withheld()):
+                return
+            if request.phase is Phase.AWAITING:
+                self.incoming.promise()
+                continue
+            self._holdings.admit(request)
+            self._waiting.remove(request)
+            self._left_queue(request)
+            request.move(Phase.EXTENDING)
+            self._running.append(request)
+
+    def _first_waiting(self) -> Request | None:
+        if self.turns is None:
+            return self._waiting[0] if self._waiting else None
+        return next((request for request in self._waiting if self.turns.may_start(request)), None)
+
+    def _left_queue(self, request: Request) -> None:
+        if self.turns is not None:
+            self.turns.leave(request.handle)
+
+    def _validate(self, request: Request) -> None:
+        self._admission.validate(request)
+        waiting = len(self._waiting) + self.incoming.waiting_count
+        if waiting >= self._limits.max_waiting:
+            raise QueueFull(f"{waiting} requests wait already, the queue holds {self._limits.max_waiting}; retry later")
+
+    def _chunk(self, request: Request, budget: int) -> int:
+        """Tokens of the request's next chunk.
+
+        To the end, or to a grid point if one is within reach, or as far as it goes.
+        """
+        missing = request.known_len - request.computed
+        count = min(missing, self._limits.chunk_tokens, budget)
+        if count <= 0 or count == missing:
+            return max(0, count)
+        on_grid = (request.computed + count) // self._limits.grid * self._limits.grid - request.computed
+        return on_grid if on_grid > 0 else count
+
+
+def _order(request: Request) -> tuple[int, float, int]:
+    return -request.priority, request.arrival, request.handle

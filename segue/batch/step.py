@@ -1,0 +1,86 @@
+"""What one step computes and what came of it: the plan, and the record that joins launch and commit.
+
+A step is launched from a plan and committed from its record, never from live requests: between the two calls a request
+may be cancelled or finished, and the next step may already be planned. Plain values; the sampled tokens are numpy
+arrays.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from segue.batch.request import Request
+
+IntArray = npt.NDArray[np.int64]
+FloatArray = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class StepRow:
+    """One request's part of a step: computes positions [start, start + count).
+
+    `decode` is true when the row continues at its pending token (count 1). `samples` is true when the row's last
+    position is the last known token, so that a new token follows.
+    """
+
+    request: Request
+    start: int
+    count: int
+    decode: bool
+    samples: bool
+
+    @property
+    def depth(self) -> int:
+        """Computed length once this step is committed."""
+        return self.start + self.count
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """Rows of one step; decode rows come first, so that a runner may treat them as one batch."""
+
+    number: int
+    rows: tuple[StepRow, ...]
+
+    def __post_init__(self) -> None:
+        assert self.rows, "an empty step is not launched"
+        kinds = [row.decode for row in self.rows]
+        assert kinds == sorted(kinds, reverse=True), "decode rows come first"
+
+    @property
+    def token_count(self) -> int:
+        return sum(row.count for row in self.rows)
+
+
+@dataclass(frozen=True, slots=True)
+class TopLogprobs:
+    """Alternatives of the sampled rows that asked for them, best first: ids and logprobs [sampled rows, k].
+
+    K may be 0.
+    """
+
+    token_ids: IntArray
+    logprobs: FloatArray
+
+
+@dataclass(frozen=True, slots=True)
+class StepOutput:
+    """Result of a forward: one entry per sampling row, in row order.
+
+    `logprobs` are of the chosen tokens (0 if unasked).
+    """
+
+    token_ids: IntArray
+    logprobs: FloatArray
+    top: TopLogprobs | None
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """A launched step: rows, the slot and depth of each at launch, and its output. Everything commit needs."""
+
+    plan: StepPlan
+    slots: IntArray
+    depths: IntArray
+    output: StepOutput

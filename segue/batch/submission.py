@@ -1,0 +1,28 @@
+"""What a router asks of a worker for one choice of one request; a plain value that both sides share."""
+
+from dataclasses import dataclass
+
+from segue.batch.sampling import SamplingParams
+from segue.ids import RequestId, RouterId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerateSpec:
+    """One choice to generate.
+
+    `emitted` is output that the client already has (a continuation): positions, penalties and the budget count it, and
+    it is never sampled again. `deadline_s` is the remaining time from now. `extension` is opaque and travels with the
+    request. `prefill_address` (host:port) is the worker that computes the prompt; empty where the one asked does it.
+    """
+
+    router_id: RouterId
+    request_id: RequestId
+    attempt: int
+    prompt: tuple[int, ...]
+    sampling: SamplingParams
+    emitted: tuple[int, ...] = ()
+    priority: int = 0
+    deadline_s: float | None = None
+    extension: bytes = b""
+    cache_salt: str = ""
+    prefill_address: str = ""

@@ -1,0 +1,119 @@
+"""Builds an engine from its configuration: loads the model, plans memory, joins the parts."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+
+from segue.batch.admission import Admission
+from segue.batch.holdings import Holdings
+from segue.batch.role import Role
+from segue.batch.scheduler import Scheduler, SchedulerLimits
+from segue.batch.turns import Turns
+from segue.config import EngineConfig
+from segue.engine import Engine, EngineFacts
+from segue.errors import ConfigError
+from segue.models.options import BuildOptions
+from segue.models.registry import build_model
+from segue.runner.context import Model
+from segue.runner.runner import Runner
+from segue.runner.sampler import Sampler
+from segue.state.layout import Shard, layouts
+from segue.state.plan import MemoryPlan, plan_memory
+from segue.state.pool import Pool
+from segue.state.recurrent import SlotStates
+from segue.state.spec import ComponentName, DType
+from segue.state.storage import Storage
+from segue.weights.folder import ModelFolder
+from segue.weights.generation import GenerationDefaults
+from segue.weights.source import LoadProgress, WeightSource
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltEngine:
+    """An engine, the storage and pools of its state, and the plan that sized them."""
+
+    engine: Engine
+    storage: Storage
+    pools: Mapping[ComponentName, Pool]
+    memory: MemoryPlan
+
+
+def load_engine(
+    config: EngineConfig, folder: ModelFolder, progress: Callable[[LoadProgress], None] = lambda _: None
+) -> BuiltEngine:
+    """Loads the folder's model and joins it with pools, scheduler and runner.
+
+    Called on the thread that will compute: `config.threads` (0: as many as torch likes) is a setting of that thread.
+    Raises CheckpointError for a folder that cannot be used, ConfigError for settings that do not fit it.
+    """
+    if config.threads:
+        torch.set_num_threads(config.threads)
+    model = build_model(folder.config, WeightSource(folder.files, progress), _options(config))
+    name = config.name or folder.path.resolve().name
+    return assemble(config, model, name=name, generation=folder.generation)
+
+
+def assemble(config: EngineConfig, model: Model, *, name: str, generation: GenerationDefaults) -> BuiltEngine:
+    """Joins an already loaded model with pools, scheduler and runner. Raises ConfigError when memory is too small."""
+    max_len = min(config.max_len or model.max_position, model.max_position)
+    role = Role(config.role)
+    unit_layouts = layouts(model.state, config.page_tokens, Shard())
+    memory = plan_memory(
+        model.state,
+        unit_layouts,
+        budget_bytes=config.state_bytes,
+        max_running=config.max_running,
+        step_tokens=config.step_tokens,
+        max_len=max_len,
+    )
+    window = model.state.window
+    chunk_tokens = min(config.chunk_tokens, config.step_tokens)
+    storage = Storage(unit_layouts, memory.counts, model.device)
+    slots = SlotStates(storage, memory.counts.get(ComponentName.RECURRENT, 1))
+    pools = {component: Pool(component, units) for component, units in memory.counts.items()}
+    holdings = Holdings(pools, slots, page_tokens=config.page_tokens, window=window)
+    admission = Admission(
+        {component: pool.usable_count for component, pool in pools.items()},
+        page_tokens=config.page_tokens,
+        window=window,
+        chunk_tokens=chunk_tokens,
+        max_len=max_len,
+        role=role,
+    )
+    limits = SchedulerLimits(
+        max_running=config.max_running,
+        max_waiting=config.max_waiting,
+        step_tokens=config.step_tokens,
+        chunk_tokens=chunk_tokens,
+        page_tokens=config.page_tokens,
+    )
+    facts = EngineFacts(
+        name=name,
+        vocab_size=model.vocab_size,
+        max_len=max_len,
+        eos_token_ids=generation.eos_token_ids,
+        defaults=generation.sampling,
+        page_tokens=config.page_tokens,
+        dtype=config.dtype,
+        deterministic=config.deterministic,
+        window=window,
+        layouts=unit_layouts,
+        role=role,
+    )
+    runner = Runner(model, storage, config.page_tokens, Sampler(generation.eos_token_ids, model.vocab_size))
+    turns = Turns(config.asks_ahead) if role is Role.PREFILL else None
+    engine = Engine(facts, Scheduler(limits, admission, holdings, turns), holdings, slots, runner)
+    return BuiltEngine(engine, storage, pools, memory)
+
+
+def _options(config: EngineConfig) -> BuildOptions:
+    if config.dtype not in set(DType):
+        raise ConfigError(f"engine.dtype is '{config.dtype}'; known are {', '.join(DType)}", param="dtype")
+    try:
+        device = torch.device(config.device)
+    except RuntimeError as error:
+        raise ConfigError(f"engine.device is '{config.device}', which torch does not know", param="device") from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("engine.device is 'cuda', but torch sees no CUDA device here", param="device")
+    return BuildOptions(dtype=DType(config.dtype), deterministic=config.deterministic, device=device)

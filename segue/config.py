@@ -1,0 +1,136 @@
+"""Configuration: TOML tables into frozen dataclasses, unknown keys refused; reads no environment.
+
+Every part owns its small dataclass (`EngineConfig` here, `WorkerConfig` and `RouterConfig` beside their services).
+"""
+
+import dataclasses
+import tomllib
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from segue.batch.role import Role
+from segue.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    """What one engine serves and with how much memory.
+
+    `state_bytes` is the budget of the arena (all pages and slots). `page_tokens` is P. `step_tokens` bounds the tokens
+    of one step, `chunk_tokens` those of one request's prefill chunk in it. `max_waiting` bounds the queue. `role` is
+    what the engine does: prefill, decode, or both. A prefill worker asks each decode worker for room for at most
+    `asks_ahead` queued prompts at a time.
+    """
+
+    model: Path
+    name: str = ""
+    role: str = Role.BOTH.value
+    device: str = "cpu"
+    dtype: str = "float32"
+    deterministic: bool = False
+    threads: int = 0
+    page_tokens: int = 64
+    state_bytes: int = 512 << 20
+    max_running: int = 32
+    max_waiting: int = 1024
+    max_len: int = 0
+    step_tokens: int = 1024
+    chunk_tokens: int = 512
+    asks_ahead: int = 4
+
+    def __post_init__(self) -> None:
+        if self.role not in set(Role):
+            raise ConfigError(f"engine.role is '{self.role}', it must be one of {', '.join(Role)}", param="role")
+        for name in _COUNTS:
+            if getattr(self, name) < 1:
+                raise ConfigError(f"engine.{name} is {getattr(self, name)}, it must be at least 1", param=name)
+        for name in ("max_len", "threads"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"engine.{name} is {getattr(self, name)}, it must not be negative", param=name)
+        if self.step_tokens < self.max_running:
+            raise ConfigError(
+                f"engine.step_tokens {self.step_tokens} is below max_running {self.max_running}: "
+                "every running request needs a token a step",
+                param="step_tokens",
+            )
+
+
+_COUNTS = ("page_tokens", "state_bytes", "max_running", "max_waiting", "step_tokens", "chunk_tokens", "asks_ahead")
+
+
+def read_toml(path: Path) -> dict[str, object]:
+    """The parsed file. Raises ConfigError naming the file and the place."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read config file {path}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"config file {path} is not valid TOML: {error}") from error
+
+
+T = typing.TypeVar("T")
+
+
+def section(cls: type[T], table: Mapping[str, object], where: str) -> T:
+    """Builds the dataclass `cls` from one table.
+
+    Raises ConfigError naming `where` and the key that is unknown or mistyped.
+    """
+    hints = typing.get_type_hints(cls)
+    fields = {field.name: field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    for key in table:
+        if key not in fields:
+            raise ConfigError(f"{where}.{key} is not a setting; known are {', '.join(sorted(fields))}", param=key)
+    for name, field in fields.items():
+        required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+        if required and name not in table:
+            raise ConfigError(f"{where}.{name} is missing", param=name)
+    return cls(**{key: _convert(hints[key], value, f"{where}.{key}") for key, value in table.items()})
+
+
+def sections(table: Mapping[str, object], parts: Mapping[str, type]) -> dict[str, Mapping[str, object]]:
+    """Splits a file's top level into the tables of `parts` (absent ones are empty). Refuses unknown tables by name."""
+    found: dict[str, Mapping[str, object]] = {name: {} for name in parts}
+    for name, value in table.items():
+        if name not in parts:
+            raise ConfigError(f"[{name}] is not a known table; known are {', '.join(sorted(parts))}", param=name)
+        if not isinstance(value, dict):
+            raise ConfigError(f"{name} must be a table", param=name)
+        found[name] = value
+    return found
+
+
+def _convert(hint: object, value: object, where: str) -> object:
+    """`value` as the annotated type; strings from flags and TOML values alike."""
+    if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
+        members = [member for member in typing.get_args(hint) if member is not type(None)]
+        return None if value is None else _convert(members[0], value, where)
+    if typing.get_origin(hint) is tuple:
+        if not isinstance(value, list | tuple):
+            raise ConfigError(f"{where} must be a list")
+        return tuple(_convert(typing.get_args(hint)[0], item, where) for item in value)
+    try:
+        if hint is bool:
+            return _to_bool(value)
+        if hint is int and isinstance(value, int | str) and not isinstance(value, bool):
+            return int(value)
+        if hint is float and isinstance(value, int | float | str) and not isinstance(value, bool):
+            return float(value)
+        if hint is str and isinstance(value, str):
+            return value
+        if hint is Path and isinstance(value, str | Path):
+            return Path(value)
+    except ValueError as error:
+        raise ConfigError(f"{where} is {value!r}: {error}") from error
+    raise ConfigError(f"{where} is {value!r}, expected {getattr(hint, '__name__', hint)}")
+
+
+def _to_bool(value: object) -> bool:
+    if isinstance(value, bool):
+        return value
+    if value in ("true", "false"):
+        return value == "true"
+    raise ValueError("expected true or false")

@@ -1,0 +1,1 @@
+"""The operations on state, each with a plain torch reference that defines its result."""

@@ -1,0 +1,77 @@
+"""Attention of one row that extends its sequence by many tokens, in blocks of queries."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from segue.kernels.attention.paging import PageTable, blocks_of
+from segue.kernels.interface import AttentionMemory
+from segue.kernels.scratch import Scratch
+
+BLOCK_TOKENS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class QueryBlock:
+    """Queries [start, stop) of the row, the keys [key_start, key_stop) of the gathered ones that they see, and the
+    mask.
+    """
+
+    start: int
+    stop: int
+    key_start: int
+    key_stop: int
+    hidden: Tensor  # [1, 1, stop - start, key_stop - key_start]: 0 or -inf
+
+
+@dataclass(frozen=True, slots=True)
+class ExtendRow:
+    """What all layers of a component share of one extended row."""
+
+    heads: int
+    index: Tensor
+    blocks: tuple[QueryBlock, ...]
+
+    @staticmethod
+    def of(
+        table: PageTable, row: int, depth: int, count: int, heads: int, window: int | None, dtype: torch.dtype
+    ) -> "ExtendRow":
+        """Row `row` of the table has `depth` tokens in memory and `count` new ones, whose keys are stored already."""
+        size, first = table.page_tokens, int(table.first[row])
+        oldest = 0 if window is None else max(0, depth - window)
+        columns = slice(oldest // size - first, (depth + count - 1) // size - first + 1)
+        assert columns.start >= 0, f"row {row} lacks {table.component} pages from position {oldest}"
+        index = table.head_blocks(table.pages[row : row + 1, columns], heads)
+        base = oldest // size * size
+        blocks = []
+        for start in range(0, count, BLOCK_TOKENS):
+            stop = min(start + BLOCK_TOKENS, count)
+            key_start = 0 if window is None else max(0, depth + start - window)
+            query_position = torch.arange(depth + start, depth + stop, device=index.device).unsqueeze(1)
+            key_position = torch.arange(key_start, depth + stop, device=index.device)
+            unseen = key_position > query_position
+            if window is not None:
+                unseen |= key_position < query_position - window
+            hidden = torch.zeros(unseen.shape, dtype=dtype, device=index.device).masked_fill_(unseen, float("-inf"))
+            blocks.append(QueryBlock(start, stop, key_start - base, depth + stop - base, hidden[None, None]))
+        return ExtendRow(heads, index, tuple(blocks))
+
+    def attend(self, memory: AttentionMemory, query: Tensor, keys: Tensor, values: Tensor, scratch: Scratch) -> Tensor:
+        """query [count, query heads, dim]; keys and values are the layer's memory [pages, heads, page tokens, dim]."""
+        shape = (self.heads, -1, query.shape[2])
+        key = scratch.gather("keys", blocks_of(keys), self.index).view(shape)
+        value = scratch.gather("values", blocks_of(values), self.index).view(shape)
+        out = torch.empty_like(query)
+        sharing = query.shape[1] // self.heads
+        for block in self.blocks:
+            part = scaled_dot_product_attention(
+                query[block.start : block.stop].transpose(0, 1).unsqueeze(0),
+                key[:, block.key_start : block.key_stop].repeat_interleave(sharing, 0).unsqueeze(0),
+                value[:, block.key_start : block.key_stop].repeat_interleave(sharing, 0).unsqueeze(0),
+                attn_mask=block.hidden,
+                scale=memory.scale,
+            )
+            out[block.start : block.stop] = part[0].transpose(0, 1)
+        return out.flatten(1)

@@ -1,0 +1,1 @@
+"""Products with constant matrices: plain, packed, and in tiles of one height."""

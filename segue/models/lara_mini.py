@@ -1,0 +1,156 @@
+"""The Lara Mini family: gated delta net, sliding and full attention in any order, experts beside a shared expert.
+
+Sliding layers have rotary positions, full layers have none. With one expert the two add up to one wide dense layer.
+"""
+
+from collections.abc import Mapping
+
+import torch
+
+from segue.errors import CheckpointError
+from segue.kernels.interface import DeltaMemory
+from segue.layers.decoder import Block, Decoder, DecoderParts, FeedForward, Mixer
+from segue.layers.gated_delta_net import DeltaShape, DeltaWeights, GatedDeltaNet
+from segue.layers.mlp import GatedMLP
+from segue.layers.moe import MixtureOfExperts, Routing
+from segue.layers.norm import RMSNorm
+from segue.layers.rope import Rope
+from segue.models.options import BuildOptions
+from segue.models.parts import COMPONENT, AttentionShape, PartBuilder, read_layer_types
+from segue.models.settings import Settings, read_rope
+from segue.runner.context import Model
+from segue.state.spec import ComponentName, ModelState, StateTensor
+from segue.weights.source import WeightSource
+
+LINEAR = "linear_attention"
+PATTERN = [LINEAR, "sliding_attention", LINEAR, "full_attention", "sliding_attention"]
+
+
+def build(config: Mapping[str, object], weights: WeightSource, options: BuildOptions) -> Model:
+    """Raises CheckpointError when config.json asks for what the family does not have, or a tensor is missing or
+    surplus.
+    """
+    settings = Settings(config)
+    settings.require("hidden_act", settings.text("hidden_act", "silu"), "silu")
+    bias = settings.flag("attention_bias", False)
+    epsilon = settings.number("rms_norm_eps", 1e-6)
+    shape = AttentionShape.of(settings)
+    delta = _delta_shape(settings)
+    count = settings.integer("num_hidden_layers")
+    default = [PATTERN[layer % len(PATTERN)] for layer in range(count)]
+    kinds = read_layer_types(settings, default, {LINEAR, *COMPONENT})
+    rope = Rope(read_rope(settings), shape.head_dim, options.device)
+    parts = PartBuilder(weights, options, options.kernels())
+    embedding = parts.tensor("model.embed_tokens.weight", settings.integer("vocab_size"), shape.hidden)
+    blocks: list[Block] = []
+    state: list[StateTensor] = []
+    for layer, kind in enumerate(kinds):
+        prefix = f"model.layers.{layer}"
+        mixer: Mixer
+        if kind == LINEAR:
+            mixer = _delta_net(parts, f"{prefix}.linear_attn", layer, shape.hidden, delta, epsilon)
+            state += delta.state(layer, options.dtype)
+        else:
+            component = COMPONENT[kind]
+            mixer = parts.attention(
+                f"{prefix}.self_attn",
+                layer,
+                component,
+                shape,
+                bias=bias,
+                norm_epsilon=epsilon,
+                rope=rope if component is ComponentName.WINDOW else None,
+            )
+            state += shape.state(layer, component, options)
+        blocks.append(
+            Block(
+                parts.norm(f"{prefix}.input_layernorm.weight", shape.hidden, epsilon),
+                mixer,
+                parts.norm(f"{prefix}.post_attention_layernorm.weight", shape.hidden, epsilon),
+                _feed_forward(parts, f"{prefix}.mlp", shape.hidden, settings),
+            )
+        )
+    decoder = DecoderParts(
+        embedding=embedding,
+        blocks=blocks,
+        rope=rope,
+        norm=parts.norm("model.norm.weight", shape.hidden, epsilon),
+        head=parts.head(embedding, settings.flag("tie_word_embeddings", True)),
+        state=ModelState.of(state),
+        max_position=settings.integer("max_position_embeddings", 131_072),
+    )
+    weights.finish()
+    return Decoder(parts.kernels, decoder)
+
+
+def _delta_shape(settings: Settings) -> DeltaShape:
+    groups = settings.integer("linear_num_key_heads", 8)
+    values = settings.integer("linear_num_value_heads", 16)
+    if values % groups:
+        raise CheckpointError(f"{values} value heads do not share {groups} key heads evenly")
+    width = settings.integer("linear_conv_kernel_dim", 4)
+    if width < 2:
+        raise CheckpointError(f"linear_conv_kernel_dim is {width}, it must be at least 2")
+    return DeltaShape(
+        groups=groups,
+        heads=values // groups,
+        key_dim=settings.integer("linear_key_head_dim", 128),
+        value_dim=settings.integer("linear_value_head_dim", 128),
+        width=width,
+    )
+
+
+def _delta_net(
+    parts: PartBuilder, prefix: str, layer: int, hidden: int, shape: DeltaShape, epsilon: float
+) -> GatedDeltaNet:
+    channels, heads = shape.groups * shape.group_channels, shape.value_heads
+    rows = (channels, shape.gate_channels + 2 * heads)
+    mixed, gates = parts.weights.take(f"{prefix}.in_proj.weight", sum(rows), hidden).split(rows)
+    taps = shape.by_group(parts.tensor(f"{prefix}.conv1d.weight", channels, 1, shape.width))
+    per_head = (shape.groups, shape.heads)
+    # The rule wants queries scaled by key_dim ** -0.5. The norm that follows takes the scale out again, but for its
+    # epsilon.
+    norm = RMSNorm(parts.kernels, parts.exact(f"{prefix}.out_norm.weight", shape.value_dim), epsilon * shape.key_dim)
+    weights = DeltaWeights(
+        inward=parts.projection(shape.by_group(mixed), gates),
+        taps=taps.view(shape.groups, shape.group_channels, shape.width).movedim(-1, 0).contiguous(),
+        rate=-parts.exact(f"{prefix}.A_log", heads).exp().view(per_head),
+        step_bias=parts.exact(f"{prefix}.dt_bias", heads).view(per_head),
+        norm=norm,
+        outward=parts.projection(parts.weights.take(f"{prefix}.out_proj.weight", hidden, shape.gate_channels)),
+    )
+    return GatedDeltaNet(parts.kernels, DeltaMemory(layer), shape, weights)
+
+
+def _feed_forward(parts: PartBuilder, prefix: str, hidden: int, settings: Settings) -> FeedForward:
+    experts = settings.integer("num_experts", 128)
+    width, shared_width = (settings.integer(f"{name}_intermediate_size", 512) for name in ("moe", "shared_expert"))
+    take = parts.weights.take
+    router = parts.exact(f"{prefix}.gate.weight", experts, hidden)
+    inward = take(f"{prefix}.experts.gate_up_proj", experts, 2 * width, hidden)
+    outward = take(f"{prefix}.experts.down_proj", experts, hidden, width)
+    shared = f"{prefix}.shared_expert"
+    if experts > 1:
+        chosen = settings.integer("num_experts_per_tok", 4)
+        if not 1 <= chosen <= experts:
+            raise CheckpointError(f"num_experts_per_tok is {chosen}, the model has {experts} experts")
+        routing = Routing(chosen=chosen, normalised=settings.flag("norm_topk_prob", True))
+        routed = [
+            GatedMLP(parts.kernels, parts.projection(inward[expert]), parts.projection(outward[expert]))
+            for expert in range(experts)
+        ]
+        return MixtureOfExperts(
+            routing, parts.kernels.matrix([router]), routed, parts.dense(shared, hidden, shared_width)
+        )
+    # The softmax over one expert is one, so both halves are added with weight one, whatever the router says.
+    gate, up = inward[0].split(width)
+    return GatedMLP(
+        parts.kernels,
+        parts.projection(
+            gate,
+            take(f"{shared}.gate_proj.weight", shared_width, hidden),
+            up,
+            take(f"{shared}.up_proj.weight", shared_width, hidden),
+        ),
+        parts.projection(torch.cat([outward[0], take(f"{shared}.down_proj.weight", hidden, shared_width)], 1)),
+    )

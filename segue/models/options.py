@@ -1,0 +1,37 @@
+"""How a model is to be built, whatever its family."""
+
+from dataclasses import dataclass
+
+import torch
+
+from segue.errors import ConfigError
+from segue.kernels.batched import BatchedKernels
+from segue.kernels.interface import Kernels
+from segue.kernels.tiled import TiledKernels
+from segue.state.spec import DType
+from segue.state.storage import TORCH_DTYPE
+
+CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildOptions:
+    """`dtype` is that of weights, activations and KV; `deterministic` trades speed for results that do not depend on
+    the batch.
+    """
+
+    dtype: DType = DType.FLOAT32
+    deterministic: bool = False
+    device: torch.device = CPU
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        return TORCH_DTYPE[self.dtype]
+
+    def kernels(self) -> Kernels:
+        """The kernels that these options ask for. Raises ConfigError when the device has none."""
+        if not self.deterministic:
+            return BatchedKernels(self.torch_dtype, self.device)
+        if self.device.type != "cpu" or self.dtype is not DType.FLOAT32:
+            raise ConfigError(f"deterministic mode needs float32 on the CPU, not {self.dtype} on {self.device}")
+        return TiledKernels()

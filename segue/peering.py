@@ -1,0 +1,98 @@
+"""How two workers introduce themselves: who they are and where their memory lies; never writes it."""
+
+import hashlib
+from dataclasses import dataclass
+
+from segue.errors import TransferRefused
+from segue.ids import WorkerId
+from segue.state.layout import Shard
+from segue.state.spec import ComponentName
+
+
+@dataclass(frozen=True, slots=True)
+class ArenaPart:
+    """One component's units in an arena: unit i lies at `base + i * unit_bytes`."""
+
+    component: ComponentName
+    base: int
+    unit_bytes: int
+    units: int
+
+
+@dataclass(frozen=True, slots=True)
+class ArenaMap:
+    """Where every component's units lie in one process's arena of `bytes` bytes."""
+
+    bytes: int
+    parts: tuple[ArenaPart, ...]
+
+    def part(self, component: ComponentName) -> ArenaPart:
+        """Raises TransferRefused when the arena has no such component."""
+        for part in self.parts:
+            if part.component is component:
+                return part
+        raise TransferRefused(f"the arena has no component {component.value}")
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessIdentity:
+    """One process on one boot of one kernel, seen from one numbering of processes."""
+
+    boot: str
+    pid_namespace: int
+    pid: int
+    start_ticks: int
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryRegion:
+    """Registered memory of a process. `device` is "cpu" or "cuda"."""
+
+    address: int
+    bytes: int
+    device: str
+    device_index: int
+
+
+@dataclass(frozen=True, slots=True)
+class NixlEndpoint:
+    """How a process's memory is reached by NIXL. `agent` is unique for every start of a process."""
+
+    agent: str
+    metadata: bytes
+    metadata_digest: bytes
+    arena: MemoryRegion
+    scratch: MemoryRegion
+
+    def require_whole(self) -> None:
+        """Raises TransferRefused when the metadata is not what its owner sent: the library would drop a known agent."""
+        if metadata_digest(self.metadata) != self.metadata_digest:
+            raise TransferRefused(f"the NIXL metadata of {self.agent} arrived damaged ({len(self.metadata)} bytes)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Introduction:
+    """One worker to another. `fingerprint` is what must be equal, by name and as text."""
+
+    worker_id: WorkerId
+    protocol_version: int
+    fingerprint: tuple[tuple[str, str], ...]
+    shard: Shard
+    arena: ArenaMap
+    process: ProcessIdentity
+    nixl: NixlEndpoint | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SelfTest:
+    """Write the pattern of `seed` into my scratch memory."""
+
+    worker_id: WorkerId
+    offset: int
+    length: int
+    seed: bytes
+
+
+def metadata_digest(metadata: bytes) -> bytes:
+    """What a receiver of the blob checks it by."""
+    return hashlib.blake2b(metadata, digest_size=16).digest()

@@ -1,0 +1,109 @@
+"""The memory plan: how a byte budget becomes pages and slots, and why; printable, no tensors."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from segue.errors import ConfigError
+from segue.state.layout import UnitLayout
+from segue.state.needs import page_count, window_pages_max
+from segue.state.spec import ComponentName, ModelState
+
+
+@dataclass(frozen=True, slots=True)
+class PlanLine:
+    """One component's share: units (sink included), bytes of each, and the reason for the count."""
+
+    component: ComponentName
+    units: int
+    unit_bytes: int
+    why: str
+
+    @property
+    def bytes(self) -> int:
+        return self.units * self.unit_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPlan:
+    """Unit counts of every component within one byte budget."""
+
+    budget_bytes: int
+    lines: tuple[PlanLine, ...]
+
+    @property
+    def counts(self) -> dict[ComponentName, int]:
+        return {line.component: line.units for line in self.lines}
+
+    def __str__(self) -> str:
+        rows = [f"memory plan: {_mib(self.budget_bytes)} for state"]
+        for line in self.lines:
+            rows.append(
+                f"  {line.component:<10}{line.units:>7} x {line.unit_bytes:>9,} B = {_mib(line.bytes):>11}  {line.why}"
+            )
+        used = sum(line.bytes for line in self.lines)
+        rows.append(f"  {'unused':<10}{'':>23}{_mib(self.budget_bytes - used):>11}")
+        return "\n".join(rows)
+
+
+def plan_memory(
+    state: ModelState,
+    layouts: Sequence[UnitLayout],
+    *,
+    budget_bytes: int,
+    max_running: int,
+    step_tokens: int,
+    max_len: int,
+) -> MemoryPlan:
+    """Splits the budget.
+
+    Slots and window pages are sized so that `max_running` requests can decode, and one step's chunks be computed
+    beside them; what remains goes to full pages (a model without full attention leaves it unused). Raises ConfigError
+    when the budget holds not even one full-length request beside that.
+    """
+    by_name = {layout.component: layout for layout in layouts}
+    lines: list[PlanLine] = []
+    fixed = 0
+    for name in (ComponentName.WINDOW, ComponentName.RECURRENT):
+        if (layout := by_name.get(name)) is None:
+            continue
+        if name is ComponentName.RECURRENT:
+            units, why = max_running + 1, f"1 working slot for each of {max_running} running, 1 sink"
+        else:
+            assert state.window is not None
+            running = min(window_pages_max(state.window, 1, layout.tokens), page_count(max_len, layout.tokens))
+            chunks = page_count(step_tokens, layout.tokens) + max_running
+            units = max_running * running + chunks + 1
+            why = (
+                f"window {state.window}: {running} pages for each of {max_running} running, {chunks} for chunks, 1 sink"
+            )
+        line = PlanLine(name, units, layout.unit_bytes, why)
+        fixed += line.bytes
+        lines.append(line)
+    if (full := by_name.get(ComponentName.FULL)) is not None:
+        wanted = max_running * page_count(max_len, full.tokens) + 1
+        units = min((budget_bytes - fixed) // full.unit_bytes, wanted)
+        needed = page_count(max_len, full.tokens) + 1
+        if units < needed:
+            raise ConfigError(
+                f"{_mib(budget_bytes)} of state memory is too little: slots and window pages of "
+                f"{max_running} running requests take "
+                f"{_mib(fixed)}, one request of {max_len} tokens needs {needed} full pages "
+                f"({_mib(needed * full.unit_bytes)}) beside them; "
+                "raise engine.state_bytes or lower engine.max_running or engine.max_len"
+            )
+        tokens = (units - 1) * full.tokens
+        why = (
+            f"the rest: {tokens:,} tokens"
+            if units < wanted
+            else f"{max_running} requests of {max_len:,} tokens, the most there can be"
+        )
+        lines.insert(0, PlanLine(ComponentName.FULL, units, full.unit_bytes, why))
+    elif fixed > budget_bytes:
+        raise ConfigError(
+            f"{_mib(budget_bytes)} of state memory is too little: {max_running} running requests take {_mib(fixed)}"
+        )
+    return MemoryPlan(budget_bytes, tuple(lines))
+
+
+def _mib(count: int) -> str:
+    return f"{count / 2**20:,.1f} MiB"

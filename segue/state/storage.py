@@ -1,0 +1,74 @@
+"""The one arena of a process and typed views into it; never decides who owns a page or a slot."""
+
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from segue.state.layout import Field, UnitLayout
+from segue.state.spec import ComponentName, DType
+
+TORCH_DTYPE: dict[DType, torch.dtype] = {
+    DType.FLOAT32: torch.float32,
+    DType.BFLOAT16: torch.bfloat16,
+    DType.FLOAT16: torch.float16,
+}
+
+
+class Storage:
+    """Page-major memory of all components, cut from one byte arena that is allocated (and registered) once for life."""
+
+    def __init__(
+        self, layouts: Sequence[UnitLayout], counts: Mapping[ComponentName, int], device: torch.device
+    ) -> None:
+        """`counts`: units per component, sink included. Memory starts zeroed."""
+        self.layouts = {layout.component: layout for layout in layouts}
+        self._counts = dict(counts)
+        self._base: dict[ComponentName, int] = {}
+        total = 0
+        for layout in layouts:
+            self._base[layout.component] = total
+            total += layout.unit_bytes * counts[layout.component]
+        self.arena = torch.zeros(total, dtype=torch.uint8, device=device)
+        self._views: dict[tuple[int, str], torch.Tensor] = {
+            (field.tensor.layer, field.tensor.name): self._view(layout, field)
+            for layout in layouts
+            for field in layout.fields
+        }
+
+    def view(self, layer: int, name: str) -> torch.Tensor:
+        """Strided view of one state tensor over all units.
+
+        Paged: [page, head group, token, *shape]; slot: [slot, head group, *shape].
+        """
+        return self._views[layer, name]
+
+    def unit_bytes(self, component: ComponentName, unit: int) -> torch.Tensor:
+        """The contiguous bytes of one page or slot, uint8 [unit_bytes]: what a transfer, a copy or a digest moves."""
+        layout = self.layouts[component]
+        assert 0 <= unit < self._counts[component], f"{component} has no unit {unit}"
+        start = self._base[component] + unit * layout.unit_bytes
+        return self.arena[start : start + layout.unit_bytes]
+
+    def zero(self, component: ComponentName, unit: int) -> None:
+        """Clears one unit at once (never deferred: a deferred clear could run after a restore)."""
+        self.unit_bytes(component, unit).zero_()
+
+    def _view(self, layout: UnitLayout, field: Field) -> torch.Tensor:
+        dtype = TORCH_DTYPE[field.tensor.dtype]
+        size = field.tensor.dtype.item_bytes
+        base = self._base[layout.component] + field.offset_bytes
+        assert (base | layout.unit_bytes | layout.group_bytes) % size == 0
+        inner = (
+            (layout.tokens, *field.tensor.shape)
+            if field.tensor.component is not ComponentName.RECURRENT
+            else field.tensor.shape
+        )
+        strides, step = [], 1
+        for count in reversed(inner):
+            strides.append(step)
+            step *= count
+        return self.arena.view(dtype).as_strided(
+            (self._counts[layout.component], layout.groups, *inner),
+            (layout.unit_bytes // size, layout.group_bytes // size, *reversed(strides)),
+            base // size,
+        )

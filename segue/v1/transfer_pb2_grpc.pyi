@@ -1,0 +1,26 @@
+from segue.v1 import transfer_pb2 as _pb
+from collections.abc import AsyncIterator
+
+import grpc.aio
+
+class PeerStub:
+    def __init__(self, channel: grpc.aio.Channel) -> None: ...
+    Connect: grpc.aio.UnaryUnaryMultiCallable[_pb.Introduction, _pb.Introduction]
+    SelfTest: grpc.aio.UnaryUnaryMultiCallable[_pb.SelfTestRequest, _pb.SelfTestReply]
+    Settle: grpc.aio.UnaryUnaryMultiCallable[_pb.TicketMessage, _pb.TicketMessage]
+
+class PeerServicer:
+    async def Connect(self, request: _pb.Introduction, context: grpc.aio.ServicerContext[_pb.Introduction, _pb.Introduction]) -> _pb.Introduction: ...
+    async def SelfTest(self, request: _pb.SelfTestRequest, context: grpc.aio.ServicerContext[_pb.SelfTestRequest, _pb.SelfTestReply]) -> _pb.SelfTestReply: ...
+    async def Settle(self, request: _pb.TicketMessage, context: grpc.aio.ServicerContext[_pb.TicketMessage, _pb.TicketMessage]) -> _pb.TicketMessage: ...
+
+def add_PeerServicer_to_server(servicer: PeerServicer, server: grpc.aio.Server) -> None: ...
+
+class PrefillStub:
+    def __init__(self, channel: grpc.aio.Channel) -> None: ...
+    Prefill: grpc.aio.StreamStreamMultiCallable[_pb.ReceiverMessage, _pb.SenderMessage]
+
+class PrefillServicer:
+    def Prefill(self, request_iterator: AsyncIterator[_pb.ReceiverMessage], context: grpc.aio.ServicerContext[_pb.ReceiverMessage, _pb.SenderMessage]) -> AsyncIterator[_pb.SenderMessage]: ...
+
+def add_PrefillServicer_to_server(servicer: PrefillServicer, server: grpc.aio.Server) -> None: ...

@@ -1,0 +1,319 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class DescribeRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class WorkerDescription(_message.Message):
+    __slots__ = ("worker_id", "protocol_version", "role", "model_name", "fingerprint", "vocab_size", "max_len", "eos_token_ids", "page_tokens", "deterministic", "defaults")
+    WORKER_ID_FIELD_NUMBER: _ClassVar[int]
+    PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    MODEL_NAME_FIELD_NUMBER: _ClassVar[int]
+    FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
+    VOCAB_SIZE_FIELD_NUMBER: _ClassVar[int]
+    MAX_LEN_FIELD_NUMBER: _ClassVar[int]
+    EOS_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    PAGE_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    DETERMINISTIC_FIELD_NUMBER: _ClassVar[int]
+    DEFAULTS_FIELD_NUMBER: _ClassVar[int]
+    worker_id: str
+    protocol_version: int
+    role: str
+    model_name: str
+    fingerprint: str
+    vocab_size: int
+    max_len: int
+    eos_token_ids: _containers.RepeatedScalarFieldContainer[int]
+    page_tokens: int
+    deterministic: bool
+    defaults: SamplingDefaults
+    def __init__(self, worker_id: _Optional[str] = ..., protocol_version: _Optional[int] = ..., role: _Optional[str] = ..., model_name: _Optional[str] = ..., fingerprint: _Optional[str] = ..., vocab_size: _Optional[int] = ..., max_len: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., page_tokens: _Optional[int] = ..., deterministic: _Optional[bool] = ..., defaults: _Optional[_Union[SamplingDefaults, _Mapping]] = ...) -> None: ...
+
+class SamplingDefaults(_message.Message):
+    __slots__ = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+    TEMPERATURE_FIELD_NUMBER: _ClassVar[int]
+    TOP_P_FIELD_NUMBER: _ClassVar[int]
+    TOP_K_FIELD_NUMBER: _ClassVar[int]
+    MIN_P_FIELD_NUMBER: _ClassVar[int]
+    REPETITION_PENALTY_FIELD_NUMBER: _ClassVar[int]
+    temperature: float
+    top_p: float
+    top_k: int
+    min_p: float
+    repetition_penalty: float
+    def __init__(self, temperature: _Optional[float] = ..., top_p: _Optional[float] = ..., top_k: _Optional[int] = ..., min_p: _Optional[float] = ..., repetition_penalty: _Optional[float] = ...) -> None: ...
+
+class LogitBias(_message.Message):
+    __slots__ = ("token_id", "bias")
+    TOKEN_ID_FIELD_NUMBER: _ClassVar[int]
+    BIAS_FIELD_NUMBER: _ClassVar[int]
+    token_id: int
+    bias: float
+    def __init__(self, token_id: _Optional[int] = ..., bias: _Optional[float] = ...) -> None: ...
+
+class Sampling(_message.Message):
+    __slots__ = ("seed", "choice", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty", "logit_bias", "logprobs", "max_tokens", "min_tokens", "ignore_eos", "stop_token_ids")
+    SEED_FIELD_NUMBER: _ClassVar[int]
+    CHOICE_FIELD_NUMBER: _ClassVar[int]
+    TEMPERATURE_FIELD_NUMBER: _ClassVar[int]
+    TOP_P_FIELD_NUMBER: _ClassVar[int]
+    TOP_K_FIELD_NUMBER: _ClassVar[int]
+    MIN_P_FIELD_NUMBER: _ClassVar[int]
+    REPETITION_PENALTY_FIELD_NUMBER: _ClassVar[int]
+    PRESENCE_PENALTY_FIELD_NUMBER: _ClassVar[int]
+    FREQUENCY_PENALTY_FIELD_NUMBER: _ClassVar[int]
+    LOGIT_BIAS_FIELD_NUMBER: _ClassVar[int]
+    LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    MAX_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    MIN_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    IGNORE_EOS_FIELD_NUMBER: _ClassVar[int]
+    STOP_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    seed: int
+    choice: int
+    temperature: float
+    top_p: float
+    top_k: int
+    min_p: float
+    repetition_penalty: float
+    presence_penalty: float
+    frequency_penalty: float
+    logit_bias: _containers.RepeatedCompositeFieldContainer[LogitBias]
+    logprobs: int
+    max_tokens: int
+    min_tokens: int
+    ignore_eos: bool
+    stop_token_ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, seed: _Optional[int] = ..., choice: _Optional[int] = ..., temperature: _Optional[float] = ..., top_p: _Optional[float] = ..., top_k: _Optional[int] = ..., min_p: _Optional[float] = ..., repetition_penalty: _Optional[float] = ..., presence_penalty: _Optional[float] = ..., frequency_penalty: _Optional[float] = ..., logit_bias: _Optional[_Iterable[_Union[LogitBias, _Mapping]]] = ..., logprobs: _Optional[int] = ..., max_tokens: _Optional[int] = ..., min_tokens: _Optional[int] = ..., ignore_eos: _Optional[bool] = ..., stop_token_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class GenerateRequest(_message.Message):
+    __slots__ = ("router_id", "request_id", "attempt", "prompt", "emitted", "sampling", "priority", "deadline_s", "extension", "cache_salt", "prefill_address")
+    ROUTER_ID_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_FIELD_NUMBER: _ClassVar[int]
+    EMITTED_FIELD_NUMBER: _ClassVar[int]
+    SAMPLING_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    DEADLINE_S_FIELD_NUMBER: _ClassVar[int]
+    EXTENSION_FIELD_NUMBER: _ClassVar[int]
+    CACHE_SALT_FIELD_NUMBER: _ClassVar[int]
+    PREFILL_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    router_id: str
+    request_id: str
+    attempt: int
+    prompt: _containers.RepeatedScalarFieldContainer[int]
+    emitted: _containers.RepeatedScalarFieldContainer[int]
+    sampling: Sampling
+    priority: int
+    deadline_s: float
+    extension: bytes
+    cache_salt: str
+    prefill_address: str
+    def __init__(self, router_id: _Optional[str] = ..., request_id: _Optional[str] = ..., attempt: _Optional[int] = ..., prompt: _Optional[_Iterable[int]] = ..., emitted: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., priority: _Optional[int] = ..., deadline_s: _Optional[float] = ..., extension: _Optional[bytes] = ..., cache_salt: _Optional[str] = ..., prefill_address: _Optional[str] = ...) -> None: ...
+
+class GenerateReply(_message.Message):
+    __slots__ = ("handle",)
+    HANDLE_FIELD_NUMBER: _ClassVar[int]
+    handle: int
+    def __init__(self, handle: _Optional[int] = ...) -> None: ...
+
+class RouterMessage(_message.Message):
+    __slots__ = ("attach", "cancel", "finish", "heartbeat")
+    ATTACH_FIELD_NUMBER: _ClassVar[int]
+    CANCEL_FIELD_NUMBER: _ClassVar[int]
+    FINISH_FIELD_NUMBER: _ClassVar[int]
+    HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
+    attach: Attach
+    cancel: Cancel
+    finish: Finish
+    heartbeat: Heartbeat
+    def __init__(self, attach: _Optional[_Union[Attach, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., finish: _Optional[_Union[Finish, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ...) -> None: ...
+
+class Attach(_message.Message):
+    __slots__ = ("router_id", "protocol_version", "resume")
+    ROUTER_ID_FIELD_NUMBER: _ClassVar[int]
+    PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
+    RESUME_FIELD_NUMBER: _ClassVar[int]
+    router_id: str
+    protocol_version: int
+    resume: _containers.RepeatedCompositeFieldContainer[Resume]
+    def __init__(self, router_id: _Optional[str] = ..., protocol_version: _Optional[int] = ..., resume: _Optional[_Iterable[_Union[Resume, _Mapping]]] = ...) -> None: ...
+
+class Resume(_message.Message):
+    __slots__ = ("handle", "attempt", "next_index")
+    HANDLE_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    NEXT_INDEX_FIELD_NUMBER: _ClassVar[int]
+    handle: int
+    attempt: int
+    next_index: int
+    def __init__(self, handle: _Optional[int] = ..., attempt: _Optional[int] = ..., next_index: _Optional[int] = ...) -> None: ...
+
+class Cancel(_message.Message):
+    __slots__ = ("handle", "attempt")
+    HANDLE_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    handle: int
+    attempt: int
+    def __init__(self, handle: _Optional[int] = ..., attempt: _Optional[int] = ...) -> None: ...
+
+class Finish(_message.Message):
+    __slots__ = ("handle", "attempt", "kept")
+    HANDLE_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    KEPT_FIELD_NUMBER: _ClassVar[int]
+    handle: int
+    attempt: int
+    kept: int
+    def __init__(self, handle: _Optional[int] = ..., attempt: _Optional[int] = ..., kept: _Optional[int] = ...) -> None: ...
+
+class Heartbeat(_message.Message):
+    __slots__ = ("sequence",)
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    sequence: int
+    def __init__(self, sequence: _Optional[int] = ...) -> None: ...
+
+class WorkerMessage(_message.Message):
+    __slots__ = ("attached", "step", "heartbeat")
+    ATTACHED_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
+    attached: Attached
+    step: Step
+    heartbeat: Heartbeat
+    def __init__(self, attached: _Optional[_Union[Attached, _Mapping]] = ..., step: _Optional[_Union[Step, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ...) -> None: ...
+
+class Attached(_message.Message):
+    __slots__ = ("worker_id", "unknown")
+    WORKER_ID_FIELD_NUMBER: _ClassVar[int]
+    UNKNOWN_FIELD_NUMBER: _ClassVar[int]
+    worker_id: str
+    unknown: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, worker_id: _Optional[str] = ..., unknown: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class Step(_message.Message):
+    __slots__ = ("number", "handle", "attempt", "index", "token_id", "logprob", "top_count", "top_token_id", "top_logprob", "finished")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    HANDLE_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_ID_FIELD_NUMBER: _ClassVar[int]
+    LOGPROB_FIELD_NUMBER: _ClassVar[int]
+    TOP_COUNT_FIELD_NUMBER: _ClassVar[int]
+    TOP_TOKEN_ID_FIELD_NUMBER: _ClassVar[int]
+    TOP_LOGPROB_FIELD_NUMBER: _ClassVar[int]
+    FINISHED_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    handle: _containers.RepeatedScalarFieldContainer[int]
+    attempt: _containers.RepeatedScalarFieldContainer[int]
+    index: _containers.RepeatedScalarFieldContainer[int]
+    token_id: _containers.RepeatedScalarFieldContainer[int]
+    logprob: _containers.RepeatedScalarFieldContainer[float]
+    top_count: _containers.RepeatedScalarFieldContainer[int]
+    top_token_id: _containers.RepeatedScalarFieldContainer[int]
+    top_logprob: _containers.RepeatedScalarFieldContainer[float]
+    finished: _containers.RepeatedCompositeFieldContainer[Finished]
+    def __init__(self, number: _Optional[int] = ..., handle: _Optional[_Iterable[int]] = ..., attempt: _Optional[_Iterable[int]] = ..., index: _Optional[_Iterable[int]] = ..., token_id: _Optional[_Iterable[int]] = ..., logprob: _Optional[_Iterable[float]] = ..., top_count: _Optional[_Iterable[int]] = ..., top_token_id: _Optional[_Iterable[int]] = ..., top_logprob: _Optional[_Iterable[float]] = ..., finished: _Optional[_Iterable[_Union[Finished, _Mapping]]] = ...) -> None: ...
+
+class Finished(_message.Message):
+    __slots__ = ("handle", "attempt", "reason", "usage", "error")
+    HANDLE_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    USAGE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    handle: int
+    attempt: int
+    reason: str
+    usage: Usage
+    error: Error
+    def __init__(self, handle: _Optional[int] = ..., attempt: _Optional[int] = ..., reason: _Optional[str] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., error: _Optional[_Union[Error, _Mapping]] = ...) -> None: ...
+
+class Usage(_message.Message):
+    __slots__ = ("prompt_tokens", "completion_tokens", "cached_tokens")
+    PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    COMPLETION_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+    def __init__(self, prompt_tokens: _Optional[int] = ..., completion_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ...) -> None: ...
+
+class Error(_message.Message):
+    __slots__ = ("code", "message")
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    code: str
+    message: str
+    def __init__(self, code: _Optional[str] = ..., message: _Optional[str] = ...) -> None: ...
+
+class StatusRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class PoolStatus(_message.Message):
+    __slots__ = ("component", "capacity", "free", "held", "cached", "reserved", "quarantined", "sink", "unit_bytes")
+    COMPONENT_FIELD_NUMBER: _ClassVar[int]
+    CAPACITY_FIELD_NUMBER: _ClassVar[int]
+    FREE_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
+    CACHED_FIELD_NUMBER: _ClassVar[int]
+    RESERVED_FIELD_NUMBER: _ClassVar[int]
+    QUARANTINED_FIELD_NUMBER: _ClassVar[int]
+    SINK_FIELD_NUMBER: _ClassVar[int]
+    UNIT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    component: str
+    capacity: int
+    free: int
+    held: int
+    cached: int
+    reserved: int
+    quarantined: int
+    sink: int
+    unit_bytes: int
+    def __init__(self, component: _Optional[str] = ..., capacity: _Optional[int] = ..., free: _Optional[int] = ..., held: _Optional[int] = ..., cached: _Optional[int] = ..., reserved: _Optional[int] = ..., quarantined: _Optional[int] = ..., sink: _Optional[int] = ..., unit_bytes: _Optional[int] = ...) -> None: ...
+
+class WorkerStatus(_message.Message):
+    __slots__ = ("worker_id", "ready", "running", "waiting", "steps", "generated_tokens", "prefill_tokens", "pools", "unpromised", "promised", "transfers")
+    WORKER_ID_FIELD_NUMBER: _ClassVar[int]
+    READY_FIELD_NUMBER: _ClassVar[int]
+    RUNNING_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    GENERATED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    PREFILL_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    POOLS_FIELD_NUMBER: _ClassVar[int]
+    UNPROMISED_FIELD_NUMBER: _ClassVar[int]
+    PROMISED_FIELD_NUMBER: _ClassVar[int]
+    TRANSFERS_FIELD_NUMBER: _ClassVar[int]
+    worker_id: str
+    ready: bool
+    running: int
+    waiting: int
+    steps: int
+    generated_tokens: int
+    prefill_tokens: int
+    pools: _containers.RepeatedCompositeFieldContainer[PoolStatus]
+    unpromised: int
+    promised: int
+    transfers: Transfers
+    def __init__(self, worker_id: _Optional[str] = ..., ready: _Optional[bool] = ..., running: _Optional[int] = ..., waiting: _Optional[int] = ..., steps: _Optional[int] = ..., generated_tokens: _Optional[int] = ..., prefill_tokens: _Optional[int] = ..., pools: _Optional[_Iterable[_Union[PoolStatus, _Mapping]]] = ..., unpromised: _Optional[int] = ..., promised: _Optional[int] = ..., transfers: _Optional[_Union[Transfers, _Mapping]] = ...) -> None: ...
+
+class Transfers(_message.Message):
+    __slots__ = ("count", "latency_s", "bytes", "speed_gb_s")
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    LATENCY_S_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    SPEED_GB_S_FIELD_NUMBER: _ClassVar[int]
+    count: int
+    latency_s: float
+    bytes: int
+    speed_gb_s: float
+    def __init__(self, count: _Optional[int] = ..., latency_s: _Optional[float] = ..., bytes: _Optional[int] = ..., speed_gb_s: _Optional[float] = ...) -> None: ...

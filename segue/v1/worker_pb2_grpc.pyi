@@ -1,0 +1,19 @@
+from segue.v1 import worker_pb2 as _pb
+from collections.abc import AsyncIterator
+
+import grpc.aio
+
+class WorkerStub:
+    def __init__(self, channel: grpc.aio.Channel) -> None: ...
+    Describe: grpc.aio.UnaryUnaryMultiCallable[_pb.DescribeRequest, _pb.WorkerDescription]
+    Generate: grpc.aio.UnaryUnaryMultiCallable[_pb.GenerateRequest, _pb.GenerateReply]
+    Session: grpc.aio.StreamStreamMultiCallable[_pb.RouterMessage, _pb.WorkerMessage]
+    Status: grpc.aio.UnaryUnaryMultiCallable[_pb.StatusRequest, _pb.WorkerStatus]
+
+class WorkerServicer:
+    async def Describe(self, request: _pb.DescribeRequest, context: grpc.aio.ServicerContext[_pb.DescribeRequest, _pb.WorkerDescription]) -> _pb.WorkerDescription: ...
+    async def Generate(self, request: _pb.GenerateRequest, context: grpc.aio.ServicerContext[_pb.GenerateRequest, _pb.GenerateReply]) -> _pb.GenerateReply: ...
+    def Session(self, request_iterator: AsyncIterator[_pb.RouterMessage], context: grpc.aio.ServicerContext[_pb.RouterMessage, _pb.WorkerMessage]) -> AsyncIterator[_pb.WorkerMessage]: ...
+    async def Status(self, request: _pb.StatusRequest, context: grpc.aio.ServicerContext[_pb.StatusRequest, _pb.WorkerStatus]) -> _pb.WorkerStatus: ...
+
+def add_WorkerServicer_to_server(servicer: WorkerServicer, server: grpc.aio.Server) -> None: ...

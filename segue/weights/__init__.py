@@ -1,0 +1,1 @@
+"""Checkpoint folders: opening, checking, digesting, and building the model they describe."""

@@ -1,0 +1,94 @@
+"""A worker seen from outside, in our types and errors; knows nothing of retries, deadlines or re-attachment."""
+
+import asyncio
+from collections.abc import Awaitable
+from typing import TypeVar
+
+import grpc
+
+from segue.errors import WorkerUnavailable
+from segue.ids import Handle
+from segue.v1 import worker_pb2 as pb
+from segue.v1.worker_pb2_grpc import WorkerStub
+from segue.wire.calls import description_from_proto, generate_to_proto, status_from_proto
+from segue.wire.faults import error_from_rpc
+from segue.wire.session import router_message_to_proto, worker_message_from_proto
+from segue.wire.values import GenerateSpec, RouterMessage, WorkerDescription, WorkerMessage, WorkerStatus
+
+T = TypeVar("T")
+
+CHANNEL_OPTIONS = (
+    # A message is one step of all requests, or one prompt: both stay far below this.
+    ("grpc.max_receive_message_length", 64 << 20),
+    ("grpc.max_send_message_length", 64 << 20),
+    # A restarted worker must be found in a fraction of a second, by every channel for itself.
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.min_reconnect_backoff_ms", 50),
+    ("grpc.max_reconnect_backoff_ms", 500),
+    ("grpc.enable_http_proxy", 0),
+)
+
+
+class SessionCall:
+    """The open multiplexed stream. One reader and one writer at a time."""
+
+    def __init__(self, call: "grpc.aio.StreamStreamCall[pb.RouterMessage, pb.WorkerMessage]") -> None:
+        self._call = call
+
+    async def read(self) -> WorkerMessage:
+        """The next message. Raises WorkerUnavailable when the stream has ended, however it ended."""
+        message = await own_error(self._call.read())
+        if not isinstance(message, pb.WorkerMessage):
+            raise WorkerUnavailable("the worker closed the session")
+        return worker_message_from_proto(message)
+
+    async def write(self, message: RouterMessage) -> None:
+        """Sends one message; waits while the worker takes none."""
+        await own_error(self._call.write(router_message_to_proto(message)))
+
+    def cancel(self) -> None:
+        """Ends the stream; a read that waits raises WorkerUnavailable."""
+        self._call.cancel()
+
+
+class WorkerClient:
+    """The calls of one worker at `address` (host:port). Every failure is a ServingError."""
+
+    def __init__(self, address: str) -> None:
+        self._channel = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+        self._stub = WorkerStub(self._channel)
+
+    async def describe(self, timeout_s: float) -> WorkerDescription:
+        return description_from_proto(await own_error(self._stub.Describe(pb.DescribeRequest(), timeout=timeout_s)))
+
+    async def generate(self, spec: GenerateSpec, timeout_s: float) -> Handle:
+        reply = await own_error(self._stub.Generate(generate_to_proto(spec), timeout=timeout_s))
+        return Handle(reply.handle)
+
+    async def status(self, timeout_s: float) -> WorkerStatus:
+        return status_from_proto(await own_error(self._stub.Status(pb.StatusRequest(), timeout=timeout_s)))
+
+    def session(self) -> SessionCall:
+        return SessionCall(self._stub.Session())
+
+    async def close(self) -> None:
+        """Ends every call and the connection."""
+        await self._channel.close()
+
+
+async def own_error(call: Awaitable[T]) -> T:
+    """Awaits a call and raises our error for whatever gRPC makes of its failure."""
+    try:
+        return await call
+    except grpc.aio.AioRpcError as error:
+        raise error_from_rpc(error) from error
+    except asyncio.InvalidStateError as error:
+        # grpc's word for a write to a stream that has ended.
+        raise WorkerUnavailable("the session has ended") from error
+    except asyncio.CancelledError:
+        # A call that was ended from here raises this too; only a cancelled task may pass it on.
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+        raise WorkerUnavailable("the call was ended") from None

@@ -1,0 +1,73 @@
+"""Another worker as a peer for handoffs, in our types and errors; knows nothing of transports or retries."""
+
+import grpc.aio
+
+from segue.errors import WorkerUnavailable
+from segue.handoff import FromReceiver, FromSender, Ticket
+from segue.ids import WorkerId
+from segue.peering import Introduction, SelfTest
+from segue.v1 import transfer_pb2 as pb
+from segue.v1.transfer_pb2_grpc import PeerStub, PrefillStub
+from segue.wire.client import CHANNEL_OPTIONS, own_error
+from segue.wire.transfer_calls import (
+    introduction_from_proto,
+    introduction_to_proto,
+    self_test_to_proto,
+    settle_to_proto,
+)
+from segue.wire.transfer_stream import receiver_message_to_proto, sender_message_from_proto
+
+
+class PrefillCall:
+    """One request's open handoff stream, seen by its receiver. One reader and one writer at a time.
+
+    The receiver ends it. A sender that ended it first would race with what the receiver writes, and a write that fails
+    takes with it every message that was not read yet.
+    """
+
+    def __init__(self, call: "grpc.aio.StreamStreamCall[pb.ReceiverMessage, pb.SenderMessage]") -> None:
+        self._call = call
+
+    async def read(self) -> FromSender:
+        """The next message. Raises WorkerUnavailable when the stream has ended without an error of its own."""
+        message = await own_error(self._call.read())
+        if not isinstance(message, pb.SenderMessage):
+            raise WorkerUnavailable("the sender closed the handoff call")
+        return sender_message_from_proto(message)
+
+    async def write(self, message: FromReceiver) -> None:
+        """Sends one message; waits while the sender takes none."""
+        await own_error(self._call.write(receiver_message_to_proto(message)))
+
+    def cancel(self) -> None:
+        """Ends the call; a read that waits raises WorkerUnavailable."""
+        self._call.cancel()
+
+
+class PeerClient:
+    """The peer calls of one worker at `address` (host:port). Every failure is a ServingError."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self._channel = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+        self._peer = PeerStub(self._channel)
+        self._prefill = PrefillStub(self._channel)
+
+    async def connect(self, ours: Introduction, timeout_s: float) -> Introduction:
+        reply = await own_error(self._peer.Connect(introduction_to_proto(ours), timeout=timeout_s))
+        return introduction_from_proto(reply)
+
+    async def self_test(self, test: SelfTest, timeout_s: float) -> None:
+        """Returns once the peer's write has settled."""
+        await own_error(self._peer.SelfTest(self_test_to_proto(test), timeout=timeout_s))
+
+    async def settle(self, worker_id: WorkerId, ticket: Ticket, timeout_s: float) -> None:
+        """Returns once nothing is, or ever will be, written under the ticket."""
+        await own_error(self._peer.Settle(settle_to_proto(worker_id, ticket), timeout=timeout_s))
+
+    def prefill(self) -> PrefillCall:
+        return PrefillCall(self._prefill.Prefill())
+
+    async def close(self) -> None:
+        """Ends every call and the connection."""
+        await self._channel.close()

@@ -1,0 +1,126 @@
+"""Bodies of the calls between two workers, proto to value and back; decides nothing."""
+
+from segue.errors import TransferRefused
+from segue.handoff import Part, Ticket
+from segue.ids import RequestId, ReservationId, WorkerId
+from segue.peering import ArenaMap, ArenaPart, Introduction, MemoryRegion, NixlEndpoint, ProcessIdentity, SelfTest
+from segue.state.layout import Shard
+from segue.state.spec import ComponentName
+from segue.v1 import transfer_pb2 as pb
+
+_COMPONENTS = {name.value: name for name in ComponentName}
+_PARTS = {part.value: part for part in Part}
+
+
+def component_from_proto(text: str) -> ComponentName:
+    """Raises TransferRefused for a component that this build does not know."""
+    if (name := _COMPONENTS.get(text)) is None:
+        raise TransferRefused(f"the peer has state of a kind {text!r} that is not known here")
+    return name
+
+
+def part_from_proto(text: str) -> Part:
+    """Raises TransferRefused for a part that this build does not know."""
+    if (part := _PARTS.get(text)) is None:
+        raise TransferRefused(f"the peer speaks of a part {text!r} that is not known here")
+    return part
+
+
+def ticket_to_proto(value: Ticket) -> pb.Ticket:
+    return pb.Ticket(request_id=value.request_id, reservation=value.reservation, attempt=value.attempt)
+
+
+def ticket_from_proto(message: pb.Ticket) -> Ticket:
+    return Ticket(RequestId(message.request_id), ReservationId(message.reservation), message.attempt)
+
+
+def settle_to_proto(worker_id: WorkerId, ticket: Ticket) -> pb.TicketMessage:
+    return pb.TicketMessage(worker_id=worker_id, ticket=ticket_to_proto(ticket))
+
+
+def settle_from_proto(message: pb.TicketMessage) -> tuple[WorkerId, Ticket]:
+    return WorkerId(message.worker_id), ticket_from_proto(message.ticket)
+
+
+def self_test_to_proto(value: SelfTest) -> pb.SelfTestRequest:
+    return pb.SelfTestRequest(worker_id=value.worker_id, offset=value.offset, bytes=value.length, seed=value.seed)
+
+
+def self_test_from_proto(message: pb.SelfTestRequest) -> SelfTest:
+    return SelfTest(WorkerId(message.worker_id), message.offset, message.bytes, message.seed)
+
+
+def introduction_to_proto(value: Introduction) -> pb.Introduction:
+    return pb.Introduction(
+        worker_id=value.worker_id,
+        protocol_version=value.protocol_version,
+        fingerprint=dict(value.fingerprint),
+        tp_rank=value.shard.tp_rank,
+        tp_size=value.shard.tp_size,
+        arena=pb.Arena(
+            bytes=value.arena.bytes,
+            parts=[
+                pb.ArenaPart(
+                    component=part.component.value, base=part.base, unit_bytes=part.unit_bytes, units=part.units
+                )
+                for part in value.arena.parts
+            ],
+        ),
+        process=pb.ProcessIdentity(
+            boot=value.process.boot,
+            pid_namespace=value.process.pid_namespace,
+            pid=value.process.pid,
+            start_ticks=value.process.start_ticks,
+        ),
+        nixl=None if value.nixl is None else _endpoint_to_proto(value.nixl),
+    )
+
+
+def introduction_from_proto(message: pb.Introduction) -> Introduction:
+    """Raises TransferRefused for values that make no sense."""
+    if not 0 <= message.tp_rank < message.tp_size:
+        raise TransferRefused(f"{message.worker_id} says it is rank {message.tp_rank} of {message.tp_size}")
+    parts = tuple(
+        ArenaPart(component_from_proto(part.component), part.base, part.unit_bytes, part.units)
+        for part in message.arena.parts
+    )
+    process = message.process
+    return Introduction(
+        worker_id=WorkerId(message.worker_id),
+        protocol_version=message.protocol_version,
+        fingerprint=tuple(message.fingerprint.items()),
+        shard=Shard(message.tp_rank, message.tp_size),
+        arena=ArenaMap(message.arena.bytes, parts),
+        process=ProcessIdentity(process.boot, process.pid_namespace, process.pid, process.start_ticks),
+        nixl=_endpoint_from_proto(message.nixl) if message.HasField("nixl") else None,
+    )
+
+
+def _endpoint_to_proto(value: NixlEndpoint) -> pb.NixlEndpoint:
+    return pb.NixlEndpoint(
+        agent=value.agent,
+        metadata=value.metadata,
+        metadata_digest=value.metadata_digest,
+        arena=_region_to_proto(value.arena),
+        scratch=_region_to_proto(value.scratch),
+    )
+
+
+def _endpoint_from_proto(message: pb.NixlEndpoint) -> NixlEndpoint:
+    return NixlEndpoint(
+        message.agent,
+        message.metadata,
+        message.metadata_digest,
+        _region_from_proto(message.arena),
+        _region_from_proto(message.scratch),
+    )
+
+
+def _region_to_proto(value: MemoryRegion) -> pb.MemoryRegion:
+    return pb.MemoryRegion(
+        address=value.address, bytes=value.bytes, device=value.device, device_index=value.device_index
+    )
+
+
+def _region_from_proto(message: pb.MemoryRegion) -> MemoryRegion:
+    return MemoryRegion(message.address, message.bytes, message.device, message.device_index)

@@ -1,0 +1,185 @@
+"""What router and worker say to each other, as plain values; knows nothing of protobuf or gRPC.
+
+The columns of a step are plain lists: a worker builds them with `ndarray.tolist()`, a router walks them once.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from segue.batch.news import Ended, Usage
+from segue.batch.sampling import SamplingDefaults
+from segue.batch.submission import GenerateSpec
+from segue.ids import Handle, RouterId, WorkerId
+
+__all__ = [
+    "PROTOCOL_VERSION",
+    "Attach",
+    "Attached",
+    "Cancel",
+    "Ended",
+    "Finish",
+    "GenerateSpec",
+    "Heartbeat",
+    "PoolStatus",
+    "Resume",
+    "RouterMessage",
+    "StepNews",
+    "Top",
+    "Transfers",
+    "Usage",
+    "WorkerDescription",
+    "WorkerMessage",
+    "WorkerStatus",
+]
+
+PROTOCOL_VERSION = 1
+
+Top: TypeAlias = tuple[tuple[int, float], ...]
+"""Alternatives of one output token as (token id, logprob), best first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """A live choice at re-attachment; `next_index` is the first output index the router has not seen."""
+
+    handle: Handle
+    attempt: int
+    next_index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Attach:
+    """Opens or re-opens a router's session; live choices that `resume` does not name are cancelled."""
+
+    router_id: RouterId
+    resume: tuple[Resume, ...] = ()
+    protocol_version: int = PROTOCOL_VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """The client left: stop, keep nothing."""
+
+    handle: Handle
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """The router found a stop string: the output ends after `kept` tokens."""
+
+    handle: Handle
+    attempt: int
+    kept: int
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """Sent by both ends; silence for a whole deadline means that the other end is gone."""
+
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class Attached:
+    """Answer to Attach. `unknown` are the resumed handles that the worker does not hold any more."""
+
+    worker_id: WorkerId
+    unknown: tuple[Handle, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StepNews:
+    """All news of one step for one router, in columns of one length.
+
+    Entry i: choice `handles[i]`, try `attempts[i]`, has `token_ids[i]` at output index `indices[i]`; entries of one
+    handle are in index order. `logprobs` and `tops` are empty when no entry asked for them, else as long as the rest.
+    """
+
+    number: int
+    handles: Sequence[int] = ()
+    attempts: Sequence[int] = ()
+    indices: Sequence[int] = ()
+    token_ids: Sequence[int] = ()
+    logprobs: Sequence[float] = ()
+    tops: Sequence[Top] = ()
+    ended: Sequence[Ended] = field(default=())
+
+    def __post_init__(self) -> None:
+        count = len(self.handles)
+        assert len(self.attempts) == count, "one attempt per entry"
+        assert len(self.indices) == count, "one index per entry"
+        assert len(self.token_ids) == count, "one token per entry"
+        assert len(self.logprobs) in (0, count), "all logprobs or none"
+        assert len(self.tops) in (0, count), "all tops or none"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerDescription:
+    """Who a worker is. `max_len` is the longest prompt plus output, in tokens, that it can ever serve."""
+
+    worker_id: WorkerId
+    role: str
+    model_name: str
+    fingerprint: str
+    vocab_size: int
+    max_len: int
+    eos_token_ids: tuple[int, ...]
+    page_tokens: int
+    deterministic: bool
+    defaults: SamplingDefaults = field(default_factory=SamplingDefaults)
+    protocol_version: int = PROTOCOL_VERSION
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolStatus:
+    """The disjoint sets of one component's pool, in units (pages or slots)."""
+
+    component: str
+    capacity: int
+    free: int
+    held: int
+    cached: int
+    reserved: int
+    quarantined: int
+    sink: int
+    unit_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Transfers:
+    """Handoffs that arrived at a worker since its start.
+
+    `latency_s` sums up, from the promise of room to the complete state; `speed_gb_s` sums up what each one reached.
+    """
+
+    count: int = 0
+    latency_s: float = 0.0
+    bytes: int = 0
+    speed_gb_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerStatus:
+    """Load of a worker and every one of its pools.
+
+    Of the waiting, `unpromised` await their state from another worker and have no room promised; `promised` ones have,
+    and are not among the waiting.
+    """
+
+    worker_id: WorkerId
+    ready: bool
+    running: int
+    waiting: int
+    steps: int
+    generated_tokens: int
+    prefill_tokens: int
+    pools: tuple[PoolStatus, ...] = ()
+    unpromised: int = 0
+    promised: int = 0
+    transfers: Transfers = Transfers()
+
+
+RouterMessage: TypeAlias = Attach | Cancel | Finish | Heartbeat
+WorkerMessage: TypeAlias = Attached | StepNews | Heartbeat

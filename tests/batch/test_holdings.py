@@ -1,0 +1,82 @@
+"""What requests own: nothing half-taken, nothing leaked, the window kept exactly."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from segue.batch.holdings import Holdings
+from segue.batch.request import Request
+from segue.batch.sampling import SamplingParams
+from segue.errors import PoolExhausted
+from segue.ids import Handle, RequestId
+from segue.state.pool import Pool
+from segue.state.spec import ComponentName
+from tests.support.policies import SlotRecorder
+
+
+def holdings(full: int, window: int, slots: int, *, page_tokens: int = 4, width: int = 6) -> Holdings:
+    pools = {
+        ComponentName.FULL: Pool("full", full + 1),
+        ComponentName.WINDOW: Pool("window", window + 1),
+        ComponentName.RECURRENT: Pool("recurrent", slots + 1),
+    }
+    return Holdings(pools, SlotRecorder(), page_tokens=page_tokens, window=width)
+
+
+def request(handle: int = 1) -> Request:
+    sampling = SamplingParams(seed=0, max_tokens=500)
+    return Request(Handle(handle), RequestId(f"q{handle}"), 1, tuple(range(200)), sampling)
+
+
+def test_a_refused_growth_leaks_no_page_of_the_component_that_had_room() -> None:
+    held = holdings(full=10, window=2, slots=1)
+    one = request()
+    held.admit(one)
+    with pytest.raises(PoolExhausted, match="window"):
+        held.grow(one, 12)
+    held.check([one])
+    assert one.tables is not None
+    assert one.tables.full == []
+
+
+def test_a_refused_admission_leaks_no_slot() -> None:
+    held = holdings(full=10, window=10, slots=1)
+    one, two = request(1), request(2)
+    held.admit(one)
+    with pytest.raises(PoolExhausted, match="recurrent"):
+        held.admit(two)
+    assert two.tables is None
+    held.check([one, two])
+
+
+@given(
+    width=st.integers(1, 20),
+    page=st.integers(1, 9),
+    steps=st.lists(st.integers(1, 15), min_size=1, max_size=12),
+    floor=st.none() | st.integers(0, 60),
+    floor_dropped_after=st.integers(0, 12),
+)
+def test_exactly_the_pages_that_meet_the_window_or_the_floor_stay(
+    width: int, page: int, steps: list[int], floor: int | None, floor_dropped_after: int
+) -> None:
+    held = holdings(full=400, window=400, slots=1, page_tokens=page, width=width)
+    one = request()
+    held.admit(one)
+    for number, count in enumerate(steps):
+        if number == floor_dropped_after:
+            floor = None
+        held.grow(one, one.computed + count)
+        one.computed += count
+        held.free_out_of_window(one, floor)
+        held.check([one])
+        assert one.tables is not None
+        tail = one.computed
+        for index, unit in enumerate(one.tables.window):
+            positions = range(index * page, min((index + 1) * page, tail))
+            in_tail = any(tail - width <= p < tail for p in positions)
+            in_floor = floor is not None and any(
+                floor <= p < floor + width for p in range(index * page, (index + 1) * page)
+            )
+            assert (unit is not None) == (in_tail or in_floor)
+    held.release(one)
+    held.check([])

@@ -1,0 +1,1 @@
+"""Tests of the measuring programs: what they send, read, check and refuse."""

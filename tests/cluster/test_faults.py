@@ -1,0 +1,146 @@
+"""Processes are killed, frozen and left alone under running streams: nothing hangs, and what was begun is finished."""
+
+import itertools
+import signal
+import time
+from collections.abc import Iterator
+
+import httpx
+import pytest
+from openai import APIConnectionError, OpenAI, Stream
+from openai.types.chat import ChatCompletionChunk
+
+from tests.cluster.command import segue
+from tests.cluster.deployment import Deployment
+
+QUESTION = "A farmer has 12 cows and buys 5 more each month. How many cows has he after 4 months?"
+
+
+def client(deployment: Deployment) -> OpenAI:
+    return OpenAI(base_url=f"{deployment.url}/v1", api_key="none", timeout=60, max_retries=0)
+
+
+def asked(openai: OpenAI, max_tokens: int = 60) -> Stream[ChatCompletionChunk]:
+    """A greedy answer of exactly `max_tokens` tokens."""
+    return openai.chat.completions.create(
+        model="segue-zoo",
+        messages=[{"role": "user", "content": QUESTION}],
+        temperature=0,
+        logprobs=True,
+        max_tokens=max_tokens,
+        extra_body={"ignore_eos": True},
+        stream=True,
+    )
+
+
+def tokens(stream: Iterator[ChatCompletionChunk]) -> Iterator[str]:
+    """Every token of the output with its logprob, as one text each."""
+    for chunk in stream:
+        for choice in chunk.choices:
+            logprobs = choice.logprobs.content if choice.logprobs else None
+            yield from (f"{entry.token} {entry.bytes}" for entry in logprobs or ())
+
+
+def answer(deployment: Deployment) -> list[str]:
+    with client(deployment) as openai:
+        return list(tokens(asked(openai)))
+
+
+def readiness(deployment: Deployment) -> int | None:
+    """What the router says of itself, None when it is not there."""
+    try:
+        return httpx.get(f"{deployment.url}/readiness", timeout=5).status_code
+    except httpx.TransportError:
+        return None
+
+
+def until_readiness(deployment: Deployment, wanted: int) -> None:
+    """Waits until the router says that it is ready (200), or that it is not (503)."""
+    end = time.monotonic() + 30
+    while (status := readiness(deployment)) != wanted:
+        assert time.monotonic() < end, f"the router's readiness stayed {status}"
+
+
+def test_a_question_is_answered_over_a_stream(deployment: Deployment) -> None:
+    until_readiness(deployment, 200)
+    with client(deployment) as openai:
+        chunks = list(
+            openai.chat.completions.create(
+                model="segue-zoo",
+                messages=[{"role": "user", "content": QUESTION}],
+                temperature=0,
+                max_tokens=20,
+                stream=True,
+                stream_options={"include_usage": True},
+            )
+        )
+    assert chunks[0].choices[0].delta.role == "assistant"
+    usage = chunks[-1].usage
+    assert usage is not None
+    assert 0 < usage.completion_tokens <= 20
+    deployment.emptied()
+
+
+def test_a_stream_survives_the_death_of_its_worker(deployment: Deployment) -> None:
+    until_readiness(deployment, 200)
+    undisturbed = answer(deployment)
+    assert len(undisturbed) == 60
+    with client(deployment) as openai:
+        stream = tokens(asked(openai))
+        begun = list(itertools.islice(stream, 10))
+        starts = deployment.kill("worker 0")
+        assert begun + list(stream) == undisturbed
+    deployment.restarted("worker 0", starts)
+    assert answer(deployment) == undisturbed
+    deployment.emptied()
+
+
+def test_a_frozen_worker_is_noticed_and_comes_back(deployment: Deployment) -> None:
+    until_readiness(deployment, 200)
+    undisturbed = answer(deployment)
+    with client(deployment) as openai:
+        stream = tokens(asked(openai))
+        begun = list(itertools.islice(stream, 10))
+        deployment.kill("worker 0", signal.SIGSTOP)
+        try:
+            until_readiness(deployment, 503)
+        finally:
+            deployment.kill("worker 0", signal.SIGCONT)
+        assert begun + list(stream) == undisturbed
+    until_readiness(deployment, 200)
+    deployment.emptied()
+
+
+def test_a_killed_router_comes_back_where_it_was(deployment: Deployment) -> None:
+    until_readiness(deployment, 200)
+    url = deployment.url
+    with client(deployment) as openai:
+        stream = tokens(asked(openai, max_tokens=1000))
+        next(stream)
+        starts = deployment.kill("router")
+        with pytest.raises(APIConnectionError):
+            list(stream)
+    deployment.restarted("router", starts)
+    assert deployment.url == url
+    until_readiness(deployment, 200)
+    assert len(answer(deployment)) == 60
+    deployment.emptied()
+
+
+def test_a_client_that_leaves_gives_everything_back(deployment: Deployment) -> None:
+    until_readiness(deployment, 200)
+    for _ in range(3):
+        with client(deployment) as openai:
+            stream = asked(openai, max_tokens=1500)
+            list(itertools.islice(tokens(stream), 3))
+            stream.close()
+    deployment.emptied()
+
+
+def test_a_chat_in_a_pipe_is_answered(deployment: Deployment) -> None:
+    until_readiness(deployment, 200)
+    ended = segue("chat", "--url", deployment.url, "--max-tokens", "8", stdin="What is 3 plus 4?\n")
+    assert ended.returncode == 0
+    assert ended.stderr == ""
+    assert ended.stdout.endswith("\n")
+    deployment.emptied()

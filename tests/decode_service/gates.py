@@ -1,0 +1,32 @@
+"""A gate in front of every step of a scripted engine, so that a test decides when the next one runs."""
+
+import threading
+
+
+class Gate:
+    """Open at first. `close` holds the engine thread before its next step, `allow` lets so many steps through."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._open = True
+        self._allowed = 0
+
+    def __call__(self) -> None:
+        with self._changed:
+            assert self._changed.wait_for(lambda: self._open or self._allowed > 0, 20), "a test forgot its gate"
+            if not self._open:
+                self._allowed -= 1
+
+    def close(self) -> None:
+        with self._changed:
+            self._open = False
+
+    def open(self) -> None:
+        with self._changed:
+            self._open = True
+            self._changed.notify_all()
+
+    def allow(self, steps: int) -> None:
+        with self._changed:
+            self._allowed += steps
+            self._changed.notify_all()

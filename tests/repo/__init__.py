@@ -1,0 +1,1 @@
+"""Tests of the repository itself: what STYLE and the docs promise about every file."""

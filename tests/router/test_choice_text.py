@@ -1,0 +1,79 @@
+"""Text, stop strings and reports of one choice agree, however its tokens arrive."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from router.choice_text import ChoiceText
+from router.inbox import Arrivals
+from router.openai.plan import TextOptions
+from segue.batch.sampling import SamplingParams
+from tests.router.served import tokenizer
+
+letters = st.text("abc é🍎", max_size=30)
+cuts = st.lists(st.integers(1, 4), min_size=1, max_size=8)
+
+
+def choice_text(stops: tuple[str, ...], *, include: bool, logprobs: int | None) -> ChoiceText:
+    options = TextOptions(stops=stops, include_stop=include, skip_special_tokens=True)
+    words = tokenizer()
+    return ChoiceText(words.token_bytes, words.special_ids, options, SamplingParams(seed=1, logprobs=logprobs))
+
+
+def naive(text: str, stops: tuple[str, ...], include: bool) -> str | None:
+    """The kept text, by looking at every prefix in turn; None when no stop string occurs."""
+    for end in range(1, len(text) + 1):
+        found = [stop for stop in stops if text[:end].endswith(stop)]
+        if found:
+            return text[:end] if include else text[: end - max(map(len, found))]
+    return None
+
+
+@given(letters, st.lists(st.text("abc é🍎", min_size=1, max_size=3), max_size=2).map(tuple), cuts, st.booleans())
+def test_text_and_reports_are_those_of_the_whole_output_cut_at_the_first_stop(
+    text: str, stops: tuple[str, ...], sizes: list[int], include: bool
+) -> None:
+    tokens = tokenizer().encode(text)
+    choice = choice_text(stops, include=include, logprobs=0)
+    got, reported, released = "", [], 0
+    place = 0
+    while choice.stopped_at is None and place < len(tokens):
+        part = tokens[place : place + sizes[place % len(sizes)]]
+        place += len(part)
+        piece = choice.push(Arrivals(part, [-0.5] * len(part), [()] * len(part)))
+        got += piece.text
+        assert piece.reports is not None
+        assert piece.text or not piece.reports, "tokens were reported without their text"
+        reported += piece.reports
+        released = len(got)
+        assert all(report.offset <= released for report in reported)
+    if choice.stopped_at is None:
+        piece = choice.finish()
+        got += piece.text
+        reported += piece.reports or []
+    expected = naive(text, stops, include)
+    assert got == (text if expected is None else expected)
+    assert (choice.stopped_at is None) == (expected is None)
+    kept = len(tokens) if choice.stopped_at is None else choice.stopped_at
+    assert b"".join(report.token.data for report in reported) == b"".join(
+        tokenizer().token_bytes[token] for token in tokens[:kept]
+    )
+    covered = tokenizer().decode(tokens[:kept]).rstrip("\ufffd")
+    assert covered.startswith(got)
+    if kept:
+        assert not tokenizer().decode(tokens[: kept - 1]).rstrip("\ufffd").startswith(got) or not got
+
+
+@given(letters, cuts)
+def test_without_stops_and_logprobs_the_text_is_the_same(text: str, sizes: list[int]) -> None:
+    tokens = tokenizer().encode(text)
+    choice = choice_text((), include=False, logprobs=None)
+    got = ""
+    place = 0
+    while place < len(tokens):
+        part = tokens[place : place + sizes[place % len(sizes)]]
+        place += len(part)
+        piece = choice.push(Arrivals(part))
+        assert piece.reports is None
+        got += piece.text
+    assert got + choice.finish().text == text
+    assert choice.token_count == len(tokens)

@@ -1,0 +1,138 @@
+"""Layouts and storage: every tensor of a unit has bytes of its own, and a unit is one run."""
+
+import pytest
+import torch
+
+from segue.errors import CheckpointError, ConfigError
+from segue.ids import Slot
+from segue.state.layout import Shard, layouts
+from segue.state.needs import window_pages_max
+from segue.state.plan import plan_memory
+from segue.state.recurrent import SlotStates
+from segue.state.spec import ComponentName, DType, ModelState, StateTensor, uses_ssm_state
+from segue.state.storage import Storage
+
+
+def small_state(window: int = 6) -> ModelState:
+    """Two attention layers, one sliding, one recurrent layer with conv and matrix of different dtypes."""
+    full, win, rec = ComponentName.FULL, ComponentName.WINDOW, ComponentName.RECURRENT
+    return ModelState.of(
+        [
+            StateTensor(0, "k", full, 2, (8,), DType.FLOAT32),
+            StateTensor(0, "v", full, 2, (4,), DType.FLOAT32),
+            StateTensor(1, "k", win, 2, (8,), DType.BFLOAT16, window),
+            StateTensor(1, "v", win, 2, (8,), DType.BFLOAT16, window),
+            StateTensor(2, "matrix", rec, 3, (2, 5, 4), DType.FLOAT32),
+            StateTensor(2, "conv", rec, 3, (7, 3), DType.BFLOAT16),
+            StateTensor(3, "k", full, 2, (8,), DType.FLOAT32),
+            StateTensor(3, "v", full, 2, (4,), DType.FLOAT32),
+        ]
+    )
+
+
+def build(page_tokens: int) -> tuple[ModelState, Storage]:
+    state = small_state()
+    counts = dict.fromkeys(ComponentName, 5)
+    return state, Storage(layouts(state, page_tokens, Shard()), counts, torch.device("cpu"))
+
+
+@pytest.mark.parametrize("page_tokens", [1, 3, 64])
+def test_every_element_of_every_view_has_bytes_of_its_own(page_tokens: int) -> None:
+    state, storage = build(page_tokens)
+    names = [(t.layer, t.name) for spec in state.components for t in spec.tensors]
+    total = 0
+    for value, (layer, name) in enumerate(names, start=1):
+        storage.view(layer, name).fill_(value)
+        total += storage.view(layer, name).numel()
+    for value, (layer, name) in enumerate(names, start=1):
+        view = storage.view(layer, name)
+        assert bool((view == value).all()), f"{name} of layer {layer} was overwritten by another tensor"
+    assert total * 2 <= storage.arena.numel()
+
+
+@pytest.mark.parametrize("page_tokens", [1, 3, 64])
+def test_a_unit_is_one_run_of_bytes_that_holds_all_its_tensors(page_tokens: int) -> None:
+    state, storage = build(page_tokens)
+    for spec in state.components:
+        storage.unit_bytes(spec.name, 2).fill_(255)
+        for tensor in spec.tensors:
+            view = storage.view(tensor.layer, tensor.name)
+            assert bool(torch.isnan(view[2]).all()), "0xff.. is NaN in every float type: the whole tensor is in the run"
+            assert not bool(torch.isnan(view[1]).any())
+            assert not bool(torch.isnan(view[3]).any())
+
+
+def test_head_groups_are_outermost_so_a_rank_s_heads_are_one_run() -> None:
+    _, storage = build(4)
+    layout = storage.layouts[ComponentName.FULL]
+    run = storage.unit_bytes(ComponentName.FULL, 1)[: layout.group_bytes]
+    run.fill_(255)
+    for layer in (0, 3):
+        assert bool(torch.isnan(storage.view(layer, "k")[1, 0]).all())
+        assert not bool(torch.isnan(storage.view(layer, "k")[1, 1]).any())
+
+
+def test_a_shard_holds_its_part_of_the_groups() -> None:
+    state = ModelState.of([StateTensor(0, "k", ComponentName.FULL, 4, (8,), DType.FLOAT32)])
+    whole, half = layouts(state, 16, Shard())[0], layouts(state, 16, Shard(1, 2))[0]
+    assert half.groups == 2
+    assert half.unit_bytes * 2 == whole.unit_bytes
+
+
+def test_two_windows_in_one_model_are_refused_by_name() -> None:
+    tensors = [StateTensor(i, "k", ComponentName.WINDOW, 1, (8,), DType.FLOAT32, w) for i, w in enumerate((7, 15))]
+    with pytest.raises(CheckpointError, match="different windows"):
+        ModelState.of(tensors)
+
+
+def test_uses_ssm_state_is_true_exactly_with_a_recurrent_component() -> None:
+    assert uses_ssm_state(small_state())
+    assert not uses_ssm_state(ModelState.of([StateTensor(0, "k", ComponentName.FULL, 1, (8,), DType.FLOAT32)]))
+
+
+def test_a_fresh_slot_is_zeroed_when_it_is_started_not_later() -> None:
+    _, storage = build(4)
+    slots = SlotStates(storage, 5)
+    storage.view(2, "matrix")[3] = 1.0
+    slots.start(Slot(3))
+    assert not bool(storage.view(2, "matrix")[3].any())
+
+
+def test_a_slot_with_pending_records_is_not_a_state() -> None:
+    _, storage = build(4)
+    slots = SlotStates(storage, 5)
+    slots.start(Slot(1))
+    slots.advance(Slot(1), 10, pending=2)
+    with pytest.raises(AssertionError, match="pending"):
+        slots.materialized(Slot(1))
+    slots.advance(Slot(1), 11, pending=0)
+    slots.copy(slots.materialized(Slot(1)), Slot(2))
+    assert slots.materialized(Slot(2)).depth == 11
+
+
+def test_the_plan_adds_up_and_prints_why() -> None:
+    state = small_state()
+    units = layouts(state, 4, Shard())
+    plan = plan_memory(state, units, budget_bytes=2 << 20, max_running=4, step_tokens=32, max_len=10_000)
+    assert sum(line.bytes for line in plan.lines) <= plan.budget_bytes
+    assert plan.counts[ComponentName.RECURRENT] == 5
+    assert plan.counts[ComponentName.WINDOW] >= 4 * window_pages_max(6, 1, 4)
+    text = str(plan)
+    for word in ("full", "window", "recurrent", "unused", "4 running"):
+        assert word in text
+
+
+def test_a_window_longer_than_any_request_takes_no_more_pages_than_the_request() -> None:
+    state = small_state(window=10_000)
+    plan = plan_memory(
+        state, layouts(state, 4, Shard()), budget_bytes=2 << 20, max_running=4, step_tokens=32, max_len=40
+    )
+    assert plan.counts[ComponentName.WINDOW] == 4 * 10 + (8 + 4) + 1
+
+
+def test_a_budget_that_holds_no_request_is_refused_with_both_figures() -> None:
+    state = small_state()
+    with pytest.raises(ConfigError, match=r"too little.*raise engine\.state_bytes"):
+        plan_memory(
+            state, layouts(state, 4, Shard()), budget_bytes=1 << 14, max_running=4, step_tokens=32, max_len=10_000
+        )

@@ -1,0 +1,1 @@
+"""What tests share: fakes at the seams and builders of small things."""

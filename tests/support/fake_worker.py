@@ -1,0 +1,305 @@
+"""A worker without an engine: a real gRPC server that speaks the whole protocol and answers from a script.
+
+It computes nothing. What it says for a prompt is a function of the prompt; when it says it, and what goes wrong on the
+way, is up to the test.
+"""
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Self
+
+import grpc
+
+from segue.batch.request import FinishReason
+from segue.batch.sampling import SamplingDefaults
+from segue.errors import ServingError
+from segue.ids import Handle, WorkerId
+from segue.v1 import worker_pb2 as pb
+from segue.v1.worker_pb2_grpc import WorkerServicer, add_WorkerServicer_to_server
+from segue.wire import (
+    Attach,
+    Attached,
+    Cancel,
+    Ended,
+    Finish,
+    GenerateSpec,
+    Heartbeat,
+    PoolStatus,
+    StepNews,
+    Top,
+    Usage,
+    WorkerDescription,
+    WorkerMessage,
+    WorkerStatus,
+    description_to_proto,
+    error_metadata,
+    error_to_status,
+    generate_from_proto,
+    router_message_from_proto,
+    status_to_proto,
+    worker_message_to_proto,
+)
+
+Answer = Callable[[GenerateSpec], Sequence[int]]
+WAIT_S = 20.0
+
+
+@dataclass(slots=True)
+class FakeChoice:
+    """A live choice: all tokens of its output so far, those a continuation began with included."""
+
+    handle: Handle
+    spec: GenerateSpec
+    answer: Sequence[int]
+    output: list[int] = field(default_factory=list)
+    told: int = 0
+
+    @property
+    def reason(self) -> FinishReason | None:
+        if len(self.output) >= len(self.answer):
+            return FinishReason.STOP
+        return FinishReason.LENGTH if len(self.output) >= self.spec.sampling.max_tokens else None
+
+
+class FakeWorker(WorkerServicer):
+    """Serves while entered. `paused`, it says a token of every live choice for each `step`, else as fast as it can."""
+
+    def __init__(
+        self,
+        answer: Answer,
+        *,
+        worker_id: str = "w",
+        model: str = "fake",
+        vocab_size: int = 2048,
+        max_len: int = 4096,
+        cached_tokens: int = 0,
+        defaults: SamplingDefaults | None = None,
+        paused: bool = False,
+    ) -> None:
+        self._answer = answer
+        self._description = WorkerDescription(
+            worker_id=WorkerId(worker_id),
+            role="both",
+            model_name=model,
+            fingerprint="f" * 16,
+            vocab_size=vocab_size,
+            max_len=max_len,
+            eos_token_ids=(4,),
+            page_tokens=64,
+            deterministic=True,
+            defaults=defaults or SamplingDefaults(),
+        )
+        self._cached_tokens = cached_tokens
+        self.paused = paused
+        self.silent = False
+        self.deaf = False
+        self.deciding = asyncio.Event()
+        self.deciding.set()
+        self.refusals: list[ServingError] = []
+        self.early_tokens = 0
+        self.live: dict[Handle, FakeChoice] = {}
+        self.specs: list[GenerateSpec] = []
+        self.attaches: list[Attach] = []
+        self.cancels: list[Cancel] = []
+        self.finishes: list[Finish] = []
+        self.port = 0
+        self._handles = itertools.count(1)
+        self._numbers = itertools.count(1)
+        self._outgoing: asyncio.Queue[WorkerMessage | None] | None = None
+        self._changed: set[asyncio.Future[None]] = set()
+        self._steps: asyncio.Task[None] | None = None
+        self._server = grpc.aio.server()
+        add_WorkerServicer_to_server(self, self._server)
+
+    async def __aenter__(self) -> Self:
+        await self.start(0)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    async def start(self, port: int) -> None:
+        """Listens on `port` (0: any)."""
+        self.port = self._server.add_insecure_port(f"127.0.0.1:{port}")
+        await self._server.start()
+        self._steps = asyncio.create_task(self._run())
+
+    async def stop(self) -> None:
+        """Dies: every call breaks off at once."""
+        if self._steps is not None:
+            self._steps.cancel()
+            await asyncio.gather(self._steps, return_exceptions=True)
+        await self._server.stop(None)
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Waits until something that happened here makes `condition` true."""
+        async with asyncio.timeout(WAIT_S):
+            while not condition():
+                change = asyncio.get_running_loop().create_future()
+                self._changed.add(change)
+                await change
+
+    def step(self, count: int = 1) -> None:
+        """Says the next `count` tokens of every live choice, each count in a step of its own."""
+        for _ in range(count):
+            for choice in list(self.live.values()):
+                if choice.reason is None:
+                    choice.output.append(choice.answer[len(choice.output)])
+            self._tell()
+
+    def say(self, news: StepNews) -> None:
+        """Says exactly this, whatever it means."""
+        assert self._outgoing is not None, "no router is attached"
+        self._outgoing.put_nowait(news)
+
+    def end(self, handle: Handle, reason: FinishReason, error: ServingError | None = None) -> None:
+        """Ends a choice before its answer does."""
+        choice = self.live.pop(handle)
+        ended = Ended(handle, choice.spec.attempt, reason, self._usage(choice), error)
+        self.say(StepNews(next(self._numbers), ended=[ended]))
+
+    def break_stream(self) -> None:
+        """The session breaks off; the worker lives on with all it holds."""
+        assert self._outgoing is not None, "no router is attached"
+        self._outgoing.put_nowait(None)
+        self._outgoing = None
+
+    async def Describe(self, request: pb.DescribeRequest, context: Any) -> pb.WorkerDescription:  # noqa: N802, ANN401
+        if self.deaf:
+            await asyncio.get_running_loop().create_future()
+        return description_to_proto(self._description)
+
+    async def Status(self, request: pb.StatusRequest, context: Any) -> pb.WorkerStatus:  # noqa: N802, ANN401
+        pool = PoolStatus(
+            component="full", capacity=11, free=5, held=5, cached=0, reserved=0, quarantined=0, sink=1, unit_bytes=1
+        )
+        return status_to_proto(
+            WorkerStatus(
+                worker_id=self._description.worker_id,
+                ready=True,
+                running=len(self.live),
+                waiting=0,
+                steps=next(self._numbers),
+                generated_tokens=0,
+                prefill_tokens=0,
+                pools=(pool,),
+            )
+        )
+
+    async def Generate(self, request: pb.GenerateRequest, context: Any) -> pb.GenerateReply:  # noqa: N802, ANN401
+        spec = generate_from_proto(request)
+        self.specs.append(spec)
+        self._note()
+        await self.deciding.wait()
+        if self.refusals:
+            error = self.refusals.pop(0)
+            context.set_trailing_metadata(error_metadata(error))
+            self._note()
+            await context.abort(*error_to_status(error))
+        handle = Handle(next(self._handles))
+        choice = FakeChoice(handle, spec, self._answer(spec), list(spec.emitted), len(spec.emitted))
+        self.live[handle] = choice
+        for _ in range(self.early_tokens):
+            self.step()
+        self._note()
+        return pb.GenerateReply(handle=handle)
+
+    async def Session(self, messages: Any, context: Any) -> AsyncIterator[pb.WorkerMessage]:  # noqa: N802, ANN401
+        attach = router_message_from_proto(await anext(messages))
+        assert isinstance(attach, Attach), "a session begins with Attach"
+        outgoing = self._outgoing = asyncio.Queue()
+        self._resume(attach)
+        reading = asyncio.create_task(self._read(messages, outgoing))
+        try:
+            while (message := await outgoing.get()) is not None:
+                yield worker_message_to_proto(message)
+        finally:
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
+        await context.abort(grpc.StatusCode.UNAVAILABLE, "the stream broke, as the test wanted")
+
+    def _resume(self, attach: Attach) -> None:
+        self.attaches.append(attach)
+        named = {resume.handle: resume.next_index for resume in attach.resume}
+        unknown = tuple(handle for handle in named if handle not in self.live)
+        self.live = {handle: choice for handle, choice in self.live.items() if handle in named}
+        for handle, choice in self.live.items():
+            choice.told = named[handle]
+        assert self._outgoing is not None, "a session that is resumed has a stream"
+        self._outgoing.put_nowait(Attached(self._description.worker_id, unknown))
+        self._tell()
+        self._note()
+
+    async def _read(self, messages: Any, outgoing: asyncio.Queue[WorkerMessage | None]) -> None:  # noqa: ANN401
+        async for raw in messages:
+            message = router_message_from_proto(raw)
+            match message:
+                case Cancel():
+                    self.cancels.append(message)
+                    self.live.pop(message.handle, None)
+                case Finish():
+                    self.finishes.append(message)
+                    choice = self.live.pop(message.handle, None)
+                    if choice is not None:
+                        usage = Usage(len(choice.spec.prompt), message.kept, self._cached_tokens)
+                        ended = Ended(message.handle, message.attempt, FinishReason.STOP, usage)
+                        outgoing.put_nowait(StepNews(next(self._numbers), ended=[ended]))
+                case Heartbeat() if not self.silent:
+                    outgoing.put_nowait(message)
+            self._note()
+
+    async def _run(self) -> None:
+        while True:
+            await self.until(lambda: bool(self.live) and not self.paused and self._outgoing is not None)
+            self.step()
+            await asyncio.sleep(0)
+
+    def _tell(self) -> None:
+        """One step's message: what each live choice has said since it was last told, and which of them ended."""
+        if self._outgoing is None:
+            return
+        entries: list[tuple[int, int, int, int, float, Top]] = []
+        ended: list[Ended] = []
+        for handle, choice in list(self.live.items()):
+            wanted = choice.spec.sampling.logprobs or 0
+            for index in range(choice.told, len(choice.output)):
+                token = choice.output[index]
+                top = tuple((token + rank, -0.5 - rank) for rank in range(wanted))
+                entries.append((handle, choice.spec.attempt, index, token, -0.5, top))
+            choice.told = len(choice.output)
+            if choice.reason is not None:
+                del self.live[handle]
+                ended.append(Ended(handle, choice.spec.attempt, choice.reason, self._usage(choice)))
+        if entries or ended:
+            self._outgoing.put_nowait(self._news(entries, ended))
+            self._note()
+
+    def _news(self, entries: Sequence[tuple[int, int, int, int, float, Top]], ended: Sequence[Ended]) -> StepNews:
+        return StepNews(
+            next(self._numbers),
+            [entry[0] for entry in entries],
+            [entry[1] for entry in entries],
+            [entry[2] for entry in entries],
+            [entry[3] for entry in entries],
+            [entry[4] for entry in entries],
+            [entry[5] for entry in entries],
+            ended,
+        )
+
+    def _usage(self, choice: FakeChoice) -> Usage:
+        return Usage(len(choice.spec.prompt), len(choice.output), self._cached_tokens)
+
+    def _note(self) -> None:
+        changed, self._changed = self._changed, set()
+        for change in changed:
+            if not change.done():
+                change.set_result(None)

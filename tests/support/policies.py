@@ -1,0 +1,190 @@
+"""A whole engine over a scripted runner: real scheduler, admission, holdings and pools, no tensors."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from segue.batch.admission import Admission
+from segue.batch.failure import NO_TOKEN, SamplingFailed
+from segue.batch.holdings import Holdings
+from segue.batch.sampling import SamplingDefaults, SamplingParams
+from segue.batch.scheduler import Scheduler, SchedulerLimits
+from segue.batch.step import StepOutput, StepPlan
+from segue.batch.submission import GenerateSpec
+from segue.engine import Engine, EngineFacts
+from segue.ids import RequestId, RouterId, Slot
+from segue.state.pool import Pool
+from segue.state.spec import ComponentName
+
+EOS = 1
+
+
+@dataclass
+class SlotRecorder:
+    """A slot door that holds every slot to its rules: started once, only forward, released once."""
+
+    depths: dict[Slot, int] = field(default_factory=dict)
+
+    def start(self, slot: Slot) -> None:
+        assert slot not in self.depths, f"slot {slot} is started twice"
+        self.depths[slot] = 0
+
+    def receive(self, slot: Slot, depth: int) -> None:
+        assert slot not in self.depths, f"slot {slot} holds a state already"
+        self.depths[slot] = depth
+
+    def advance(self, slot: Slot, depth: int, pending: int) -> None:
+        assert depth > self.depths[slot]
+        self.depths[slot] = depth
+
+    def release(self, slot: Slot) -> None:
+        del self.depths[slot]
+
+
+@dataclass
+class ScriptedRunner:
+    """Samples the token that `script` gives for (request id, output index); checks that each row's tables cover it."""
+
+    page_tokens: int
+    window: int | None
+    components: frozenset[ComponentName]
+    script: dict[tuple[str, int], int] = field(default_factory=dict)
+    plans: list[StepPlan] = field(default_factory=list)
+
+    def launch(self, plan: StepPlan) -> StepOutput:
+        self.plans.append(plan)
+        tokens = []
+        for row in plan.rows:
+            request, tables = row.request, row.request.tables
+            assert tables is not None
+            assert request.computed == row.start
+            last = (row.depth - 1) // self.page_tokens
+            if ComponentName.FULL in self.components:
+                assert len(tables.full) == last + 1
+            if self.window is not None:
+                first = max(0, row.start - self.window) // self.page_tokens
+                assert None not in tables.window[first : last + 1], "a window page the step reads or writes is missing"
+                assert len(tables.window) == last + 1
+            assert (tables.slot is not None) == (ComponentName.RECURRENT in self.components)
+            if row.samples:
+                tokens.append(self.script.get((request.request_id, len(request.output)), 7))
+        output = StepOutput(np.asarray(tokens, dtype=np.int64), np.zeros(len(tokens), dtype=np.float32), None)
+        if NO_TOKEN in tokens:
+            sampling = [row.request for row in plan.rows if row.samples]
+            raise SamplingFailed(
+                tuple(r for r, token in zip(sampling, tokens, strict=True) if token == NO_TOKEN), output
+            )
+        return output
+
+
+@dataclass
+class Clock:
+    """Time that moves when a test says so, in seconds."""
+
+    now: float = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass
+class Rig:
+    """An engine and what is behind its seams."""
+
+    engine: Engine
+    runner: ScriptedRunner
+    slots: SlotRecorder
+    clock: Clock
+
+    def step(self) -> None:
+        """Launches and commits one step, if there is anything to compute; then checks every pool."""
+        if (record := self.engine.launch()) is not None:
+            self.engine.commit(record)
+        self.engine.check()
+
+
+def rig(
+    *,
+    components: frozenset[ComponentName] = frozenset(ComponentName),
+    page_tokens: int = 4,
+    window: int = 6,
+    pages: int = 64,
+    window_pages: int = 64,
+    slots: int = 8,
+    max_running: int = 4,
+    max_waiting: int = 100,
+    step_tokens: int = 16,
+    chunk_tokens: int = 8,
+    max_len: int = 128,
+) -> Rig:
+    """An engine of the given components; unit counts are without the sink."""
+    width = window if ComponentName.WINDOW in components else None
+    sizes = {ComponentName.FULL: pages, ComponentName.WINDOW: window_pages, ComponentName.RECURRENT: slots}
+    pools = {name: Pool(name, sizes[name] + 1) for name in ComponentName if name in components}
+    recorder, clock = SlotRecorder(), Clock()
+    holdings = Holdings(pools, recorder, page_tokens=page_tokens, window=width)
+    admission = Admission(
+        {name: pool.usable_count for name, pool in pools.items()},
+        page_tokens=page_tokens,
+        window=width,
+        chunk_tokens=chunk_tokens,
+        max_len=max_len,
+    )
+    limits = SchedulerLimits(
+        max_running=max_running,
+        max_waiting=max_waiting,
+        step_tokens=step_tokens,
+        chunk_tokens=chunk_tokens,
+        page_tokens=page_tokens,
+    )
+    facts = EngineFacts(
+        name="scripted",
+        vocab_size=100,
+        max_len=max_len,
+        eos_token_ids=(EOS,),
+        defaults=SamplingDefaults(),
+        page_tokens=page_tokens,
+        dtype="float32",
+        deterministic=False,
+        window=width,
+        layouts=(),
+    )
+    runner = ScriptedRunner(page_tokens, width, components)
+    engine = Engine(facts, Scheduler(limits, admission, holdings), holdings, recorder, runner, clock)
+    return Rig(engine, runner, recorder, clock)
+
+
+def spec(
+    name: str,
+    prompt: Sequence[int] | int = 5,
+    *,
+    max_tokens: int = 4,
+    attempt: int = 1,
+    emitted: Sequence[int] = (),
+    priority: int = 0,
+    deadline_s: float | None = None,
+    ignore_eos: bool = False,
+    min_tokens: int = 0,
+    stop_token_ids: tuple[int, ...] = (),
+) -> GenerateSpec:
+    """A greedy request; an int prompt is that many tokens."""
+    tokens = tuple(3 + i % 50 for i in range(prompt)) if isinstance(prompt, int) else tuple(prompt)
+    sampling = SamplingParams(
+        seed=0,
+        temperature=0.0,
+        max_tokens=max_tokens,
+        min_tokens=min_tokens,
+        ignore_eos=ignore_eos,
+        stop_token_ids=stop_token_ids,
+    )
+    return GenerateSpec(
+        router_id=RouterId("r"),
+        request_id=RequestId(name),
+        attempt=attempt,
+        prompt=tokens,
+        sampling=sampling,
+        emitted=tuple(emitted),
+        priority=priority,
+        deadline_s=deadline_s,
+    )
