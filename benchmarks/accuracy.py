@@ -8,11 +8,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-import httpx
-
 from benchmarks.prompts import problem_messages
 from benchmarks.refusal import Refused
-from benchmarks.separated import separated
+from benchmarks.separated import check_handoffs, separated
 from benchmarks.server import add_server_arguments, model_name, serving
 from benchmarks.streaming import Answer, ask
 from segue.zoo.problems import evaluation_problem, parse_answer
@@ -68,15 +66,7 @@ def _serving(args: argparse.Namespace) -> Iterator[str]:
     settings += ["engine.deterministic=true"] if args.deterministic else []
     with separated(args.transport, settings) as url:
         yield url
-        check_transport(url)
-
-
-def check_transport(url: str) -> None:
-    """Raises Refused unless state was handed over: answers of one worker would look the same."""
-    page = httpx.get(f"{url}/metrics").raise_for_status().text
-    counts = [line for line in page.splitlines() if line.startswith("sglang:kv_transfer_latency_ms_count")]
-    if not any(float(line.rsplit(" ", 1)[1]) > 0 for line in counts):
-        raise Refused("no state was handed over")
+        check_handoffs(url)
 
 
 async def _ask_all(url: str, args: argparse.Namespace) -> list[Answer]:

@@ -17,10 +17,7 @@ from transformers.utils import logging as transformers_logging
 from benchmarks.bare_runner import BareRunner
 from benchmarks.refusal import Refused
 from segue.models.options import BuildOptions
-from segue.models.registry import build_model
-from segue.runner.context import Model
-from segue.weights.folder import ModelFolder
-from segue.weights.source import WeightSource
+from segue.weights.load import load_model
 
 NAME = "engine"
 SUMMARY = "decode and prefill tokens/s of the bare engine, as a multiple of transformers' generate"
@@ -70,7 +67,9 @@ def run(args: argparse.Namespace) -> dict[str, object]:
         sides = {"transformers": Times(), "engine": Times(), "deterministic": Times()}
         length = args.prompt + args.output
         runners = {
-            name: BareRunner(_load(args.model, deterministic), batch=batch, length=length)
+            name: BareRunner(
+                load_model(args.model, BuildOptions(deterministic=deterministic)), batch=batch, length=length
+            )
             for name, deterministic in (("engine", False), ("deterministic", True))
         }
         for timed in (False, *[True] * args.rounds):
@@ -83,11 +82,6 @@ def run(args: argparse.Namespace) -> dict[str, object]:
                 sides = {name: Times() for name in sides}
         figures[f"batch_{batch}"] = _figures(sides, batch, args.prompt, args.output)
     return figures
-
-
-def _load(folder: Path, deterministic: bool) -> Model:
-    opened = ModelFolder.open(folder)
-    return build_model(opened.config, WeightSource(opened.files), BuildOptions(deterministic=deterministic))
 
 
 def _prompts(batch: int, length: int, vocab: int) -> list[list[int]]:

@@ -14,9 +14,9 @@ from decode_service.host import Host
 from deploy.reports import Ready, reporter
 from deploy.settings import Settings, load_settings
 from deploy.tether import tie_to_parent
-from hosting.loading import load
-from hosting.neighbours import Neighbours
-from hosting.process import end_process
+from kv_transfer.hosting import process
+from kv_transfer.hosting.loading import load
+from kv_transfer.hosting.neighbours import Neighbours
 from prefill_service.host import PrefillHost
 
 
@@ -26,7 +26,7 @@ async def run(settings: Settings) -> None:
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     report = reporter(supervised=True)
     neighbours = Neighbours()
-    hosts = {
+    hosts: dict[str, process.Host] = {
         "prefill": PrefillHost(settings.worker, settings.transfer, neighbours),
         "decode": Host(settings.worker, settings.transfer, neighbours),
     }
@@ -46,7 +46,7 @@ def main() -> None:
         tie_to_parent(args.tied_to)
     asyncio.run(run(load_settings(None, args.set)))
     sys.stdout.flush()
-    end_process(0)
+    process.end_process(0)
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ def separated(transport: str, settings: Sequence[str]) -> Iterator[str]:
     with ExitStack() as stack:
 
         def start(*command: str) -> list[str]:
-            return stack.enter_context(_process(command, common))
+            return stack.enter_context(started(command, common))
 
         if transport == "local":
             prefill, worker = start("-m", "benchmarks.local_pair")
@@ -37,6 +37,25 @@ def separated(transport: str, settings: Sequence[str]) -> Iterator[str]:
         (url,) = start("-m", "deploy.cli", "router", "--port", "0", "--prefill", prefill, "--decode", worker)
         _await_readiness(url)
         yield url
+
+
+@contextmanager
+def together(settings: Sequence[str]) -> Iterator[str]:
+    """The base address of a router before one worker that does everything, in processes like those of `separated`."""
+    with (
+        started(("-m", "deploy.cli", "worker"), settings) as (worker,),
+        started(("-m", "deploy.cli", "router", "--port", "0", "--worker", worker), settings) as (url,),
+    ):
+        _await_readiness(url)
+        yield url
+
+
+def check_handoffs(url: str) -> None:
+    """Raises Refused unless state was handed over: answers of one worker would look the same."""
+    page = httpx.get(f"{url}/metrics").raise_for_status().text
+    counts = [line for line in page.splitlines() if line.startswith("sglang:kv_transfer_latency_ms_count")]
+    if not any(float(line.rsplit(" ", 1)[1]) > 0 for line in counts):
+        raise Refused("no state was handed over")
 
 
 def _await_readiness(url: str) -> None:
@@ -49,7 +68,7 @@ def _await_readiness(url: str) -> None:
 
 
 @contextmanager
-def _process(command: Sequence[str], settings: Sequence[str]) -> Iterator[list[str]]:
+def started(command: Sequence[str], settings: Sequence[str]) -> Iterator[list[str]]:
     """A started process that lives as long as the block, and the addresses that it says it serves at."""
     flags = [part for setting in settings for part in ("--set", setting)]
     tied = ["--tied-to", str(os.getpid())]
@@ -59,6 +78,10 @@ def _process(command: Sequence[str], settings: Sequence[str]) -> Iterator[list[s
         )
         try:
             yield _ready(process, 2 if "benchmarks.local_pair" in command else 1, errors)
+        except Refused:
+            errors.seek(0)
+            print(errors.read()[-2000:], file=sys.stderr)
+            raise
         finally:
             process.terminate()
             try:

@@ -36,7 +36,8 @@ def serving(args: argparse.Namespace) -> Iterator[str]:
         yield args.url.rstrip("/")
         return
     port = _free_port()
-    command = [str(Path(sys.executable).parent / "segue"), "serve", "--host", "127.0.0.1", "--port", str(port)]
+    command = [str(Path(sys.executable).parent / "segue"), "serve", "--no-ray"]
+    command += ["--host", "127.0.0.1", "--port", str(port)]
     command += ["--model", args.model] if args.model else []
     command += ["--deterministic", "true"] if args.deterministic else []
     url = f"http://127.0.0.1:{port}"

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable
 
 from decode_service.commands import SettledTicket
-from hosting.exchange import Exchange, Way
+from kv_transfer.hosting.exchange import Exchange, Way
 from segue.errors import ServingError
 from segue.handoff import Ticket, TransportName
 from segue.ids import WorkerId
@@ -23,7 +23,6 @@ class Fences:
         self._exchange = exchange
         self._settled = settled
         self._retry_s = retry_s
-        self._dead: set[WorkerId] = set()
         self._waiting: dict[WorkerId, set[asyncio.Event]] = {}
 
     async def close(self, way: Way, ticket: Ticket) -> None:
@@ -34,7 +33,8 @@ class Fences:
             return
         log.warning("%s: waiting until %s has stopped writing", ticket, peer)
         died = asyncio.Event()
-        self._waiting.setdefault(peer, set()).add(died)
+        waiting = self._waiting.setdefault(peer, set())
+        waiting.add(died)
         try:
             while not died.is_set():
                 try:
@@ -50,7 +50,7 @@ class Fences:
                 except TimeoutError:
                     continue
         finally:
-            self._waiting[peer].discard(died)
+            waiting.discard(died)
 
     def peer_died(self, peer: WorkerId) -> None:
         """The peer's process is gone, and every wait for it over."""

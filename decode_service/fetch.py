@@ -12,7 +12,7 @@ from collections.abc import Callable
 from decode_service.commands import Arrived, Asked, Bytes, Command, Fail, Progressed, SettledTicket
 from decode_service.fences import Fences
 from decode_service.intake import Over
-from hosting.exchange import Exchange, Way
+from kv_transfer.hosting.exchange import Exchange, Way
 from segue.errors import (
     FingerprintMismatch,
     PeerLost,

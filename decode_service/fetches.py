@@ -6,9 +6,9 @@ from decode_service.commands import Command, PeerDied
 from decode_service.fences import Fences
 from decode_service.fetch import Fetch
 from decode_service.intake import Over, Reply
-from hosting.config import TransferConfig, WorkerConfig
-from hosting.exchange import Exchange
-from hosting.tasks import OwnedTasks
+from kv_transfer.hosting.config import TransferConfig
+from kv_transfer.hosting.exchange import Exchange
+from kv_transfer.hosting.tasks import OwnedTasks
 from segue.ids import Handle, WorkerId
 from segue.wire import GenerateSpec
 
@@ -21,13 +21,12 @@ class Fetches:
         exchange: Exchange,
         put: Callable[[Command], None],
         broken: Callable[[BaseException], None],
-        config: WorkerConfig,
-        transfer: TransferConfig,
+        config: TransferConfig,
     ) -> None:
         self._exchange = exchange
         self._put = put
         self._config = config
-        self._fences = Fences(exchange, put, retry_s=transfer.settle_s)
+        self._fences = Fences(exchange, put, retry_s=config.settle_s)
         self._fetches: dict[Handle, Fetch] = {}
         self._tasks = OwnedTasks(broken)
         self._tasks.start(exchange.run(self._peer_died))

@@ -157,6 +157,13 @@ class Intake:
             error = LeaseExpired(f"{ticket}: no sign of life from its sender for {self._reservations.lease_s:g} s")
             self._engine.fail(handle, self._coming[handle].attempt, error)
 
+    def stuck_for_s(self, share: float) -> float:
+        """For how long more than `share` of some pool may have been in quarantine; 0 when it is less."""
+        age_s = self._reservations.quarantine_age_s()
+        if not age_s or all(pool.quarantined <= share * pool.capacity for pool in self._engine.status().pools):
+            return 0.0
+        return age_s
+
     def take_replies(self) -> list[Reply]:
         replies, self._replies = self._replies, []
         return replies

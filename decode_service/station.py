@@ -18,8 +18,8 @@ from decode_service.commands import (
     WorkerFigures,
 )
 from decode_service.intake import Intake, Reply
-from hosting.config import TransferConfig
-from hosting.loading import Loaded
+from kv_transfer.hosting.config import TransferConfig
+from kv_transfer.hosting.loading import Loaded
 from kv_transfer.plan import Side
 from kv_transfer.receiver import Receiver
 from kv_transfer.reservations import Reservations
@@ -32,16 +32,21 @@ from segue.wire import Cancel, Finish, Transfers
 
 @dataclass(frozen=True, slots=True)
 class DecodeNews:
-    """What is new for the routers, in engine order, and for the senders."""
+    """What is new for the routers, in engine order, and for the senders.
+
+    `stuck` means that so much is in quarantine for so long that the worker should be started afresh.
+    """
 
     engine: Sequence[EngineNews]
     replies: Sequence[Reply] = field(default=())
+    stuck: bool = False
 
 
 class DecodeStation:
     """Owns the engine, and what comes into it. A worker that computes its prompts itself expects nothing."""
 
-    def __init__(self, engine: Engine, intake: Intake | None) -> None:
+    def __init__(self, engine: Engine, intake: Intake | None, config: TransferConfig) -> None:
+        self._config = config
         self._engine = engine
         self._intake = intake
         self._news: list[EngineNews] = []
@@ -54,11 +59,11 @@ class DecodeStation:
         """A station for what was loaded."""
         engine = loaded.engine
         if loaded.built is None or engine.facts.role is not Role.DECODE:
-            return DecodeStation(engine, None)
+            return DecodeStation(engine, None, config)
         facts = engine.facts
         reservations = Reservations(loaded.built.pools, time.monotonic, lease_s=config.lease_s)
         side = Side(facts.layouts, facts.page_tokens, facts.window)
-        return DecodeStation(engine, Intake(engine, Receiver(reservations, loaded.built.storage, side)))
+        return DecodeStation(engine, Intake(engine, Receiver(reservations, loaded.built.storage, side)), config)
 
     def apply(self, command: Command) -> None:
         match command:
@@ -104,6 +109,8 @@ class DecodeStation:
         if self._busy:
             return 0
         times = [self._engine.next_deadline(), None if self._intake is None else self._intake.next_expiry()]
+        if self._intake is not None and self._intake.stuck_for_s(self._config.quarantine_share):
+            times.append(time.monotonic() + self._config.quarantine_s / 10)
         due = min((at for at in times if at is not None), default=None)
         return None if due is None else max(1e-3, due - time.monotonic())
 
@@ -158,5 +165,8 @@ class DecodeStation:
     def _take_news(self) -> DecodeNews | None:
         news = [one for one in self._news if one.handles or one.ended]
         self._news = []
-        replies = [] if self._intake is None else self._intake.take_replies()
-        return DecodeNews(news, replies) if news or replies else None
+        if self._intake is None:
+            return DecodeNews(news) if news else None
+        replies = self._intake.take_replies()
+        stuck = self._intake.stuck_for_s(self._config.quarantine_share) > self._config.quarantine_s
+        return DecodeNews(news, replies, stuck) if news or replies or stuck else None

@@ -14,14 +14,14 @@ from decode_service.live import LiveRequest
 from decode_service.session import Session
 from decode_service.station import DecodeNews, DecodeStation
 from decode_service.stream import Stream
-from hosting.config import TransferConfig, WorkerConfig
-from hosting.engine_thread import EngineThread
-from hosting.exchange import Exchange
-from hosting.loading import Identity, Loaded
-from hosting.mailbox import Mailbox
-from hosting.neighbours import Neighbours
-from hosting.outlet import Outlet
-from hosting.status import describe, worker_status
+from kv_transfer.hosting.config import TransferConfig, WorkerConfig
+from kv_transfer.hosting.engine_thread import EngineThread
+from kv_transfer.hosting.exchange import Exchange
+from kv_transfer.hosting.loading import Identity, Loaded
+from kv_transfer.hosting.mailbox import Mailbox
+from kv_transfer.hosting.neighbours import Neighbours
+from kv_transfer.hosting.outlet import Outlet
+from kv_transfer.hosting.status import describe, worker_status
 from segue.batch.request import FinishReason
 from segue.batch.role import Role
 from segue.errors import DeadlineExceeded, FingerprintMismatch, InvalidRequest, ServingError, WorkerUnavailable
@@ -40,6 +40,7 @@ from segue.wire import (
     WorkerMessage,
     WorkerStatus,
 )
+from segue.wire.channel import PLAIN, TlsConfig
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +54,7 @@ class Worker:
         worker_id: WorkerId,
         transfer: TransferConfig | None = None,
         neighbours: Neighbours | None = None,
+        tls: TlsConfig = PLAIN,
         *,
         submits_max: int = 1024,
     ) -> None:
@@ -61,6 +63,7 @@ class Worker:
         self._config = config
         self._transfer = transfer or TransferConfig()
         self._neighbours = neighbours
+        self._tls = tls
         self._ledger = Ledger(
             remember_s=config.session_grace_s, remembered_max=config.remembered_max, clock=time.monotonic
         )
@@ -72,6 +75,7 @@ class Worker:
         self._refusal: str | None = "the worker is still loading"
         self._identity: Identity | None = None
         self._over = False
+        self._starting_afresh: asyncio.Task[None] | None = None
         self._idle = asyncio.Event()
         self._submissions: set[asyncio.Task[None]] = set()
         self._question: asyncio.Future[WorkerFigures] | None = None
@@ -101,9 +105,9 @@ class Worker:
         self._identity = loaded.identity
         if loaded.built is not None and loaded.identity.facts.role is Role.DECODE:
             self._exchange = await Exchange.open(
-                self.worker_id, loaded.identity, loaded.built.storage, self._transfer, self._neighbours
+                self.worker_id, loaded.identity, loaded.built.storage, self._transfer, self._neighbours, self._tls
             )
-            self._fetches = Fetches(self._exchange, self._mailbox.put, self._break, self._config, self._transfer)
+            self._fetches = Fetches(self._exchange, self._mailbox.put, self._break, self._transfer)
         self._refusal = None
 
     def describe(self) -> WorkerDescription:
@@ -211,8 +215,18 @@ class Worker:
             return
         if self._fetches is not None:
             self._fetches.deliver(news.replies)
+        if news.stuck and self._refusal is None:
+            self._refusal = "too much of its memory waits for senders that do not answer"
+            self._starting_afresh = asyncio.create_task(self._start_afresh())
         if any(one.ended for one in news.engine) and self._refusal is not None and not self._ledger.live:
             self._idle.set()
+
+    async def _start_afresh(self) -> None:
+        """What runs is finished; then the worker ends, which also ends everybody's way into its memory."""
+        log.critical("worker %s drains and ends: %s", self.worker_id, self._refusal)
+        await self.drain(self._config.drain_s)
+        if not self.broken.done():
+            self.broken.set_result(WorkerUnavailable(f"worker {self.worker_id} was stuck in quarantine"))
 
     def _break(self, error: BaseException) -> None:
         """The engine broke an invariant: the state of every request is in doubt, so all of them end here."""

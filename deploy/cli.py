@@ -162,7 +162,7 @@ def _parser() -> argparse.ArgumentParser:
     serve = commands.add_parser("serve", help="start workers and a router, and keep them up")
     _add_settings(serve, list(_FLAGS))
     serve.add_argument(
-        "--ray", action=argparse.BooleanOptionalAction, default=False, help="keep them up by Ray, or as children"
+        "--ray", action=argparse.BooleanOptionalAction, default=True, help="keep them up by Ray, or as children"
     )
     serve.set_defaults(run=_serve)
 

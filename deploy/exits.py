@@ -2,7 +2,7 @@
 
 import signal
 
-from hosting.exits import EXIT_BROKEN, EXIT_OK
+from kv_transfer.hosting.exits import EXIT_BROKEN, EXIT_OK
 
 __all__ = ["EXIT_BROKEN", "EXIT_CONFIG", "EXIT_FAILED", "EXIT_OK", "died_how"]
 

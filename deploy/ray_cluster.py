@@ -2,7 +2,6 @@
 
 import contextlib
 import logging
-import os
 from collections.abc import Sequence
 
 import ray
@@ -28,9 +27,6 @@ class RayCluster:
 
     def connect(self) -> None:
         """Starts Ray, or joins it. Raises WorkerUnavailable when there is none to join."""
-        if not self.address:
-            # When this process is killed, parts of Ray would look for the rest for a minute before they end too.
-            os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", "5")
         # What replicas log stays in Ray's own files; what a person should see is said by whoever watches them.
         try:
             context = ray.init(

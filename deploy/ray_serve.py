@@ -16,6 +16,7 @@ from deploy.app import reachable, router_app, worker_app
 from deploy.console import Console
 from deploy.directory import Entry, Membership, Part
 from deploy.exits import EXIT_FAILED, EXIT_OK
+from deploy.guard import guarded
 from deploy.ray_cluster import RayCluster, application_name
 from deploy.record import record_folder, recorded
 from deploy.serve import check, invitation
@@ -42,7 +43,7 @@ def serve_on_ray(settings: Settings, console: Console, log_level: str) -> int:
     cluster = RayCluster(settings.ray.address)
     begun = time.monotonic()
     console.say("starting Ray on this machine" if not cluster.address else f"joining Ray at {cluster.address}")
-    with recorded(record_folder(), settings.router.port):
+    with recorded(record_folder(), settings.router.port), guarded(os.getpid()):
         try:
             cluster.connect()
             stop = _Stop(console, cluster.address)

@@ -12,7 +12,14 @@ from router.text.tokenizer import Tokenizer
 def run(settings: Settings, workers: Sequence[str], prefills: Sequence[str], report: Reporter) -> int:
     """Serves until told to end. Raises what kept the router from starting."""
     tokenizer = Tokenizer.from_folder(settings.engine.model)
-    serve_forever(settings.router, tokenizer, workers, prefills, lambda host, port: report(Ready(http_url(host, port))))
+    serve_forever(
+        settings.router,
+        tokenizer,
+        workers,
+        prefills,
+        settings.tls,
+        lambda host, port: report(Ready(http_url(host, port))),
+    )
     return EXIT_OK
 
 

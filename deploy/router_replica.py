@@ -22,6 +22,7 @@ from router.fleet import Fleet
 from router.server import Server
 from router.text.tokenizer import Tokenizer
 from segue.errors import ConfigError, WorkerUnavailable
+from segue.wire.channel import TlsConfig
 
 log = logging.getLogger("segue.deploy")
 
@@ -63,7 +64,7 @@ class _Life:
     @staticmethod
     async def start(settings: Settings) -> "_Life":
         """Raises what kept the router from starting."""
-        server = await _bind(settings.router, Tokenizer.from_folder(settings.engine.model))
+        server = await _bind(settings.router, Tokenizer.from_folder(settings.engine.model), settings.tls)
         ready = asyncio.Event()
         serving = asyncio.create_task(server.serve(ready.set))
         await ready.wait()
@@ -99,14 +100,14 @@ def _merged(known: tuple[Entry, ...], members: Membership) -> tuple[Entry, ...]:
     return tuple({entry.member_id: entry for entry in (*known, *members.entries)}.values())
 
 
-async def _bind(config: RouterConfig, tokenizer: Tokenizer) -> Server:
+async def _bind(config: RouterConfig, tokenizer: Tokenizer, tls: TlsConfig) -> Server:
     """A router that gives way frees the port at once, a killed one when the system has seen it die."""
     loop = asyncio.get_running_loop()
     config = dataclasses.replace(config, host=config.host or ray.util.get_node_ip_address())
     give_up_at = loop.time() + config.drain_s
     while True:
         try:
-            return Server(config, tokenizer, [])
+            return Server(config, tokenizer, [], tls=tls)
         except ConfigError:
             if loop.time() >= give_up_at:
                 raise

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import segue.zoo
 from deploy.ray_config import RayConfig, RoleConfig
-from hosting.config import TransferConfig, WorkerConfig
+from kv_transfer.hosting.config import TransferConfig, WorkerConfig
 from router.config import RouterConfig
 from segue.batch.role import Role
 from segue.config import EngineConfig, read_toml, section, sections
 from segue.errors import ConfigError
+from segue.wire.channel import TlsConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +43,7 @@ class Settings:
     engine: EngineConfig
     worker: WorkerConfig
     transfer: TransferConfig
+    tls: TlsConfig
     router: RouterConfig
     ray: RayConfig
     both: RoleConfig
@@ -61,6 +63,7 @@ _PARTS: dict[str, type] = {
     "engine": EngineConfig,
     "worker": WorkerConfig,
     "transfer": TransferConfig,
+    "tls": TlsConfig,
     "router": RouterConfig,
     "ray": RayConfig,
     "both": RoleConfig,
@@ -96,6 +99,7 @@ def load_settings(file: Path | None, assignments: Sequence[str]) -> Settings:
         section(EngineConfig, tables["engine"], "engine"),
         section(WorkerConfig, tables["worker"], "worker"),
         section(TransferConfig, tables["transfer"], "transfer"),
+        section(TlsConfig, tables["tls"], "tls"),
         section(RouterConfig, tables["router"], "router"),
         section(RayConfig, tables["ray"], "ray"),
         section(RoleConfig, tables["both"], "both"),

@@ -7,8 +7,8 @@ from typing import NoReturn
 from decode_service.host import Host as DecodeHost
 from deploy.reports import Loading, Planned, Ready, Reporter
 from deploy.settings import Settings
-from hosting.loading import Loaded, load
-from hosting.process import end_process, run_host
+from kv_transfer.hosting.loading import Loaded, load
+from kv_transfer.hosting.process import end_process, run_host
 from prefill_service.host import PrefillHost
 from segue.batch.role import Role
 from segue.weights.source import LoadProgress
@@ -29,7 +29,7 @@ def run(settings: Settings, report: Reporter) -> NoReturn:
 def host_of(settings: Settings) -> DecodeHost | PrefillHost:
     """A worker of the role that its engine has. Raises ConfigError when its port cannot be had."""
     kind = PrefillHost if settings.engine.role == Role.PREFILL else DecodeHost
-    return kind(settings.worker, settings.transfer)
+    return kind(settings.worker, settings.transfer, tls=settings.tls)
 
 
 class _Progress:

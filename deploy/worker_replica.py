@@ -66,7 +66,7 @@ class _Life:
     async def start(settings: Settings, role: Role) -> "_Life":
         """Raises what kept the worker from starting."""
         from deploy.worker import host_of
-        from hosting.loading import load
+        from kv_transfer.hosting.loading import load
 
         address = settings.worker.host or ray.util.get_node_ip_address()
         engine = dataclasses.replace(settings.engine, role=role.value)
@@ -92,7 +92,7 @@ class _Life:
 
     async def _end_when_broken(self) -> None:
         """A broken invariant ends the process, as it does without Ray; Serve starts another."""
-        from hosting.process import end_process
+        from kv_transfer.hosting.process import end_process
 
         await self.host.broken
         await asyncio.gather(self.host.stop(), self._registration.leave())

@@ -20,8 +20,7 @@ MESSAGE_BYTES = 1 << 20
 def cut_messages(arena: torch.Tensor, ticket: Ticket, blocks: Blocks) -> Iterator[BlockBytes]:
     """Messages of at most MESSAGE_BYTES that carry the blocks' source bytes; cut only when the next one is wanted."""
     for batch in batches(blocks, MESSAGE_BYTES):
-        pieces = [arena[source : source + size].cpu().numpy() for source, _, size in batch.tolist()]
-        payload = pieces[0].tobytes() if len(pieces) == 1 else np.concatenate(pieces).tobytes()
+        payload = b"".join([arena[source : source + size].cpu().numpy().data for source, _, size in batch.tolist()])
         yield BlockBytes(ticket, tuple(batch[:, 1].tolist()), tuple(batch[:, 2].tolist()), payload, zlib.crc32(payload))
 
 

@@ -62,8 +62,11 @@ class NixlAgent:
     def __init__(self, name: str, arena: torch.Tensor, scratch: torch.Tensor, config: NixlConfig) -> None:
         """`name` must be new for every start of the process.
 
-        Raises ConfigError when the library is not installed or cannot start here.
+        Raises ConfigError when the library is not installed or cannot start here, or device memory is of a kind that
+        peers cannot write.
         """
+        if arena.is_cuda:
+            _require_plain_memory()
         self._config = config
         self._regions = (_region(arena), _region(scratch))
         # Registered memory must outlive the agent: a peer that writes to freed memory corrupts or kills this process.
@@ -113,6 +116,10 @@ class NixlAgent:
 
     def _run(self, name: str) -> None:
         try:
+            arena = self._memory[0]
+            if arena.is_cuda:
+                # UCX looks for the device that is current on the thread which calls it.
+                torch.cuda.set_device(arena.device)
             library, agent = _open(name, self._config, self._regions)
             metadata = agent.get_agent_metadata()
         except (ImportError, RuntimeError, OSError) as error:
@@ -282,6 +289,15 @@ def _open(name: str, config: NixlConfig, regions: tuple[MemoryRegion, ...]) -> t
     except errors as error:
         raise RuntimeError(str(error)) from error
     return _Library(errors, lost), agent
+
+
+def _require_plain_memory() -> None:
+    """Mapped segments can be opened by no other process: writes into them fall back to a path 3,000 times slower, and a
+    late one kills the process.
+    """
+    for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
+        if "expandable_segments:true" in os.environ.get(name, "").lower():
+            raise ConfigError(f"{name} sets expandable_segments, which NIXL cannot write into; leave it out")
 
 
 def _promised() -> "Future[Any]":

@@ -21,6 +21,7 @@ class Scratch:
             return None
         offset = self._free.pop() * LOT_BYTES
         self.memory[offset : offset + LOT_BYTES].zero_()
+        self._finish()
         return offset
 
     def give_back(self, offset: int) -> None:
@@ -32,10 +33,16 @@ class Scratch:
     def fill(self, offset: int, seed: bytes) -> None:
         """Writes the pattern of `seed` into a lot."""
         self.memory[offset : offset + LOT_BYTES] = pattern(seed).to(self.memory.device)
+        self._finish()
 
     def shows(self, offset: int, seed: bytes) -> bool:
         """Whether a lot holds exactly the pattern of `seed`."""
         return torch.equal(self.memory[offset : offset + LOT_BYTES].cpu(), pattern(seed))
+
+    def _finish(self) -> None:
+        """Peers read and write these bytes without regard to the stream that was told to change them."""
+        if self.memory.is_cuda:
+            torch.cuda.current_stream(self.memory.device).synchronize()
 
 
 def pattern(seed: bytes) -> torch.Tensor:

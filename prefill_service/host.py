@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 import grpc.aio
 
-from hosting.config import TransferConfig, WorkerConfig
-from hosting.listener import Listener
-from hosting.loading import Loaded
-from hosting.neighbours import Neighbours
+from kv_transfer.hosting.config import TransferConfig, WorkerConfig
+from kv_transfer.hosting.listener import Listener
+from kv_transfer.hosting.loading import Loaded
+from kv_transfer.hosting.neighbours import Neighbours
 from kv_transfer.peer_servicer import PeerServicer
 from prefill_service.servicer import PrefillServicer, StatusServicer
 from prefill_service.worker import PrefillWorker
@@ -18,6 +18,7 @@ from segue.ids import WorkerId
 from segue.v1 import transfer_pb2, worker_pb2
 from segue.v1.transfer_pb2_grpc import add_PeerServicer_to_server, add_PrefillServicer_to_server
 from segue.v1.worker_pb2_grpc import add_WorkerServicer_to_server
+from segue.wire.channel import PLAIN, TlsConfig
 
 log = logging.getLogger(__name__)
 
@@ -32,12 +33,16 @@ class PrefillHost:
     """One worker under a name of its own. Event-loop thread only."""
 
     def __init__(
-        self, config: WorkerConfig, transfer: TransferConfig | None = None, neighbours: Neighbours | None = None
+        self,
+        config: WorkerConfig,
+        transfer: TransferConfig | None = None,
+        neighbours: Neighbours | None = None,
+        tls: TlsConfig = PLAIN,
     ) -> None:
         """Binds first of all: a port that is taken is told, by ConfigError, before weights are read."""
         self._config = config
-        self._listener = Listener(config)
-        self.worker = PrefillWorker(config, WorkerId(f"prefill-{uuid.uuid4().hex[:12]}"), transfer, neighbours)
+        self._listener = Listener(config, tls)
+        self.worker = PrefillWorker(WorkerId(f"prefill-{uuid.uuid4().hex[:12]}"), transfer, neighbours, tls)
 
     @property
     def address(self) -> str:

@@ -11,7 +11,7 @@ from kv_transfer.handover import Handover
 from kv_transfer.outbox import Outbox
 from prefill_service.commands import Cancel, Chunk, Command, Complete, Due, Granted, Last, PrefillEvent, Unpin
 from segue.batch.news import Ended
-from segue.errors import Cancelled, DeadlineExceeded, InvalidRequest, ServingError
+from segue.errors import Cancelled, InvalidRequest, PeerLost, ServingError
 from segue.handoff import Beat, Finished, FromReceiver, Start
 from segue.ids import Handle
 
@@ -42,11 +42,12 @@ class Serving:
         self._computed = 0
         self._granted = False
         self._complete = False
+        self._left = False
 
     def on_event(self, event: PrefillEvent) -> None:
         """The engine thread's word."""
         match event:
-            case Due():
+            case Due() if not self._left:
                 self._handover.ask(event.prompt_tokens, None)
             case Chunk():
                 self._computed = event.now
@@ -67,7 +68,7 @@ class Serving:
                 async with asyncio.timeout(self._silence_s):
                     message = await anext(messages, None)
             except TimeoutError:
-                raise DeadlineExceeded(f"the receiver said nothing for {self._silence_s} s") from None
+                raise PeerLost(f"the receiver said nothing for {self._silence_s} s") from None
             match message:
                 case None:
                     return
@@ -98,7 +99,11 @@ class Serving:
 
     def leave(self) -> None:
         """The call has ended: nothing more is asked for or written."""
+        self._left = True
         self._handover.abandon(Cancelled("the receiver has ended the call"))
+        if self._handover.granted.done():
+            # Whoever waited for it may have been ended first; nobody else wants to know.
+            self._handover.granted.exception()
 
     async def release_when_settled(self) -> None:
         """Gives the pages back once nothing reads them, whether they have been handed over or not."""

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Sequence
 
-from hosting.loading import Loaded
+from kv_transfer.hosting.loading import Loaded
 from kv_transfer.plan import TransferPlan
 from prefill_service.commands import (
     Cancel,

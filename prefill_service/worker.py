@@ -6,15 +6,15 @@ import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 
-from hosting.config import TransferConfig, WorkerConfig
-from hosting.engine_thread import EngineThread
-from hosting.exchange import Exchange
-from hosting.loading import Identity, Loaded
-from hosting.mailbox import Mailbox
-from hosting.neighbours import Neighbours
-from hosting.outlet import Outlet
-from hosting.status import describe, worker_status
-from hosting.tasks import OwnedTasks
+from kv_transfer.hosting.config import TransferConfig
+from kv_transfer.hosting.engine_thread import EngineThread
+from kv_transfer.hosting.exchange import Exchange
+from kv_transfer.hosting.loading import Identity, Loaded
+from kv_transfer.hosting.mailbox import Mailbox
+from kv_transfer.hosting.neighbours import Neighbours
+from kv_transfer.hosting.outlet import Outlet
+from kv_transfer.hosting.status import describe, worker_status
+from kv_transfer.hosting.tasks import OwnedTasks
 from kv_transfer.outbox import Outbox
 from prefill_service.commands import Command, PrefillEvent, Report, Submit
 from prefill_service.serving import Serving
@@ -24,6 +24,7 @@ from segue.errors import DeadlineExceeded, InvalidRequest, ServingError, WorkerU
 from segue.handoff import FromReceiver, FromSender, Start
 from segue.ids import Handle, WorkerId
 from segue.wire import Transfers, WorkerDescription, WorkerStatus
+from segue.wire.channel import PLAIN, TlsConfig
 
 log = logging.getLogger(__name__)
 
@@ -33,18 +34,18 @@ class PrefillWorker:
 
     def __init__(
         self,
-        config: WorkerConfig,
         worker_id: WorkerId,
         transfer: TransferConfig | None = None,
         neighbours: Neighbours | None = None,
+        tls: TlsConfig = PLAIN,
         *,
         submits_max: int = 1024,
     ) -> None:
         self.worker_id = worker_id
         self.broken: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
-        self._config = config
         self._transfer = transfer or TransferConfig()
         self._neighbours = neighbours
+        self._tls = tls
         self._mailbox: Mailbox[Command | None] = Mailbox(submits_max)
         self._outlet: Outlet[Sequence[PrefillEvent]] = Outlet(asyncio.get_running_loop(), self._deliver, self._break)
         self._refusal: str | None = "the worker is still loading"
@@ -83,7 +84,7 @@ class PrefillWorker:
         assert loaded.built is not None, "a prefill worker has state to hand over"
         self._identity = loaded.identity
         self._exchange = await Exchange.open(
-            self.worker_id, loaded.identity, loaded.built.storage, self._transfer, self._neighbours
+            self.worker_id, loaded.identity, loaded.built.storage, self._transfer, self._neighbours, self._tls
         )
         self._tasks.start(self._exchange.run(lambda peer: None))
         self._refusal = None
@@ -147,10 +148,10 @@ class PrefillWorker:
 
     async def _hello(self, incoming: AsyncIterator[FromReceiver]) -> Start:
         try:
-            async with asyncio.timeout(self._config.silence_s):
+            async with asyncio.timeout(self._transfer.silence_s):
                 first = await anext(incoming, None)
         except TimeoutError:
-            raise DeadlineExceeded(f"no Start came within {self._config.silence_s} s") from None
+            raise DeadlineExceeded(f"no Start came within {self._transfer.silence_s} s") from None
         if not isinstance(first, Start):
             raise InvalidRequest("a handoff begins with Start")
         return first
@@ -165,8 +166,8 @@ class PrefillWorker:
             handover,
             outbox,
             self._mailbox.put,
-            heartbeat_s=self._config.heartbeat_s,
-            silence_s=self._config.silence_s,
+            heartbeat_s=self._transfer.heartbeat_s,
+            silence_s=self._transfer.silence_s,
         )
         # Known before the engine takes it: it may be its turn at once.
         self._servings[handle] = serving

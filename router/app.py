@@ -42,6 +42,8 @@ def build_app(shell: Shell) -> ASGIApp:
         routes=routes,
         exception_handlers={HTTPException: _no_such_page, ServingError: _refuse, Exception: _break},
     )
+    # A path with one slash too many is not there; a client that is sent elsewhere may not repeat its body.
+    app.router.redirect_slashes = False
     return Door(app, shell.config.api_key)
 
 

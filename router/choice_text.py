@@ -35,7 +35,7 @@ class ChoiceText:
         )
         self._stops = (
             StopStrings(options.stops, kept_in_output=options.include_stop, min_tokens=sampling.min_tokens)
-            if options.stops
+            if options.stops is not None
             else None
         )
         # Reports wait for the text that covers their tokens: none is sent of a token that is then cut off.
@@ -43,6 +43,8 @@ class ChoiceText:
         self._length = 0
         self._released = 0
         self._reported = 0
+        # Tokens up to the last one that completed text: what follows it may belong to a stop string.
+        self._spelled = 0
 
     def push(self, arrived: Arrivals) -> Piece:
         """Takes new tokens. What follows a stop string is dropped, and nothing more may be pushed then."""
@@ -58,6 +60,7 @@ class ChoiceText:
             if self._pending is not None:
                 self._pending.append(self._report(token_id, arrived.logprobs[place], arrived.tops[place]))
             self._length += len(text)
+            self._spelled = self.token_count if text else self._spelled
             parts.append(text if self._stops is None else self._stops.push(text))
             if self._stops is not None and self._stops.match is not None:
                 self.stopped_at = self._stops.match.kept_tokens
@@ -78,7 +81,7 @@ class ChoiceText:
         if self.stopped_at is not None:
             return Piece(text, self._take_reports(self.stopped_at))
         if text and self._released == self._length:
-            return Piece(text, self._take_reports(self.token_count))
+            return Piece(text, self._take_reports(self._spelled))
         return Piece(text, None if self._pending is None else [])
 
     def _take_reports(self, token_count: int) -> list[TokenReport] | None:

@@ -25,18 +25,16 @@ class Door:
             return
         try:
             name = request_id_of(header(scope, b"x-request-id"))
-            self._require_key(scope)
         except ServingError as error:
-            await error_response(error)(scope, receive, send)
+            await error_response(error)(scope, receive, _named(send, request_id_of(None)))
             return
         scope["request_id"] = name
-
-        async def named_send(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                message["headers"] = [*message["headers"], (b"x-request-id", name.encode())]
-            await send(message)
-
-        await self._app(scope, receive, named_send)
+        try:
+            self._require_key(scope)
+        except ServingError as error:
+            await error_response(error)(scope, receive, _named(send, name))
+            return
+        await self._app(scope, receive, _named(send, name))
 
     def _require_key(self, scope: Scope) -> None:
         if not self._api_key or scope["path"] in OPEN_PATHS:
@@ -44,3 +42,12 @@ class Door:
         scheme, _, key = (header(scope, b"authorization") or b"").partition(b" ")
         if scheme.lower() != b"bearer" or not hmac.compare_digest(key.strip(), self._api_key):
             raise Unauthorized("this router needs an API key as 'Authorization: Bearer KEY'")
+
+
+def _named(send: Send, name: str) -> Send:
+    async def named_send(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message["headers"] = [*message["headers"], (b"x-request-id", name.encode())]
+        await send(message)
+
+    return named_send

@@ -16,6 +16,7 @@ from segue.batch.sampling import SamplingDefaults
 from segue.errors import ModelNotFound, WorkerUnavailable
 from segue.ids import RouterId
 from segue.wire import WorkerDescription
+from segue.wire.channel import PLAIN, TlsConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +37,11 @@ class Fleet:
     `prefills` are prefill workers, of which requests are told one; there are no links to those.
     """
 
-    def __init__(self, config: RouterConfig, addresses: Sequence[str], prefills: Sequence[str] = ()) -> None:
+    def __init__(
+        self, config: RouterConfig, addresses: Sequence[str], prefills: Sequence[str] = (), tls: TlsConfig = PLAIN
+    ) -> None:
         self._config = config
+        self._tls = tls
         self._placement = Placement(PlacementPolicy(config.placement))
         self._changes: set[asyncio.Future[None]] = set()
         self._group = asyncio.TaskGroup()
@@ -46,7 +50,7 @@ class Fleet:
         self._first = tuple(dict.fromkeys(addresses))
         self.router_id = RouterId(f"router-{uuid.uuid4().hex[:12]}")
         self._first_prefills = tuple(prefills)
-        self.prefills = Prefills(config, self._group.create_task, self._wake)
+        self.prefills = Prefills(config, self._group.create_task, self._wake, tls)
 
     async def __aenter__(self) -> Self:
         await self._group.__aenter__()
@@ -75,7 +79,7 @@ class Fleet:
         linked = {link.address for link in self.links}
         for address in dict.fromkeys(addresses):
             if address not in linked:
-                link = Link(address, self.router_id, self._config, self._wake)
+                link = Link(address, self.router_id, self._config, self._wake, self._tls)
                 self._running[link] = self._group.create_task(link.run())
         if before != self._named:
             self._wake()

@@ -1,6 +1,7 @@
 """POST /v1/chat/completions and /v1/completions: from a body to its answer, as an ASGI application each."""
 
 import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
 
@@ -9,15 +10,17 @@ from starlette.types import Receive, Scope, Send
 from router.choice import Choice
 from router.choice_text import ChoiceText
 from router.dispatch import ChoiceSpec, Dispatch
-from router.http import header, read_body, while_connected
+from router.http import header, read_body, send_bytes, while_connected
 from router.openai.bodies import ChatBody, CompletionBody, parse_body
 from router.openai.events import ChatFormat, CompletionFormat, Format, Heading
 from router.openai.plan import Plan, PlannedChoice, plan_chat, plan_completion
 from router.prompts import tokens_of_messages, tokens_of_prompts
-from router.response import Response
+from router.response import SEND_GRACE_S, Response
 from router.shell import Shell
 from segue.errors import Cancelled, InvalidRequest, ServingError, WorkerUnavailable
 from segue.ids import RequestId
+
+log = logging.getLogger("segue.router")
 
 Planner = Callable[[bytes], Awaitable[Plan]]
 FormatMaker = Callable[[Heading, bool], Format]
@@ -38,7 +41,7 @@ class Generate:
         try:
             if self._shell.draining:
                 raise WorkerUnavailable("the router is shutting down")
-            body = await read_body(scope, receive, self._shell.config.body_bytes_max)
+            body = await read_body(scope, receive, self._shell.config)
             await while_connected(receive, self._answer(scope, body, send))
         except ServingError as error:
             self._shell.metrics.request_failed(error)
@@ -58,10 +61,16 @@ class Generate:
                 try:
                     if plan.stream:
                         await response.stream(send, deadline, plan.include_usage)
-                    else:
-                        await response.collect(send)
+                        return
+                    collected = await response.collect()
                 finally:
                     response.close()
+            # Without room: no worker has part in this any more, and a client that takes nothing keeps none from others.
+            try:
+                async with asyncio.timeout_at(deadline + SEND_GRACE_S):
+                    await send_bytes(send, collected, b"application/json")
+            except TimeoutError:
+                log.warning("a client did not take what was sent to it within the time of its request")
 
     def _respond(self, plan: Plan, name: RequestId, asked: str, session: str | None, deadline: float) -> Response:
         heading = Heading(
@@ -119,7 +128,9 @@ def completion_endpoint(shell: Shell) -> Generate:
     async def plan(raw: bytes) -> Plan:
         body = parse_body(CompletionBody, raw)
         model = await shell.fleet.model(body.model)
-        prompts: Sequence[Sequence[int]] = await tokens_of_prompts(shell.tokenizer, body.prompt)
+        prompts: Sequence[Sequence[int]] = await tokens_of_prompts(
+            shell.tokenizer, body.prompt, shell.config.choices_max
+        )
         return plan_completion(body, model, prompts, shell.config.choices_max)
 
     return Generate(shell, plan, CompletionFormat, "cmpl")

@@ -9,6 +9,7 @@ import orjson
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from router.config import RouterConfig
 from router.openai.events import error_object
 from segue.errors import Cancelled, ErrorKind, ServingError
 
@@ -25,6 +26,12 @@ class BodyTooLarge(ServingError):
     """The request body is larger than this router takes."""
 
     kind = ErrorKind(413, "INVALID_ARGUMENT", "invalid_request_error", "request_too_large")
+
+
+class BodyTimeout(ServingError):
+    """The request body did not come in time."""
+
+    kind = ErrorKind(408, "DEADLINE_EXCEEDED", "timeout_error", "body_timeout")
 
 
 class RouteNotFound(ServingError):
@@ -48,8 +55,17 @@ def header(scope: Scope, name: bytes) -> bytes | None:
     return None
 
 
-async def read_body(scope: Scope, receive: Receive, bytes_max: int) -> bytes:
-    """The whole body. Raises BodyTooLarge, or Cancelled when the client leaves before it is complete."""
+async def read_body(scope: Scope, receive: Receive, config: RouterConfig) -> bytes:
+    """The whole body. Raises BodyTooLarge, BodyTimeout, or Cancelled when the client leaves before it is complete."""
+    timeout_s = config.request_timeout_s
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await _read_body(scope, receive, config.body_bytes_max)
+    except TimeoutError as error:
+        raise BodyTimeout(f"the body was not complete after {timeout_s:g} s") from error
+
+
+async def _read_body(scope: Scope, receive: Receive, bytes_max: int) -> bytes:
     declared = header(scope, b"content-length")
     if declared is not None and declared.isdigit() and int(declared) > bytes_max:
         await _discard(receive)
@@ -118,7 +134,7 @@ def error_response(error: ServingError) -> Response:
     headers: dict[str, str] = {}
     if error.kind.http in _RETRYABLE:
         headers["retry-after"] = _RETRY_AFTER_S
-    if isinstance(error, BodyTooLarge):
+    if isinstance(error, BodyTooLarge | BodyTimeout):
         # The rest of the body is still on its way; nobody will read it.
         headers["connection"] = "close"
     body = orjson.dumps(error_object(error))

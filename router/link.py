@@ -27,6 +27,7 @@ from segue.wire import (
     WorkerDescription,
     WorkerStatus,
 )
+from segue.wire.channel import PLAIN, TlsConfig
 from segue.wire.client import SessionCall, WorkerClient
 
 log = logging.getLogger("segue.router")
@@ -49,7 +50,14 @@ class LinkState(StrEnum):
 class Link:
     """The session with the worker at one address. `run` keeps it up; `changed` is called when it comes or goes."""
 
-    def __init__(self, address: str, router_id: RouterId, config: RouterConfig, changed: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        address: str,
+        router_id: RouterId,
+        config: RouterConfig,
+        changed: Callable[[], None],
+        tls: TlsConfig = PLAIN,
+    ) -> None:
         self.address = address
         self.state = LinkState.CONNECTING
         self.description: WorkerDescription | None = None
@@ -57,7 +65,7 @@ class Link:
         self._router_id = router_id
         self._config = config
         self._changed = changed
-        self._client = WorkerClient(address)
+        self._client = WorkerClient(address, tls)
         self._mail = Mailroom(self._send)
         self._outgoing: asyncio.Queue[RouterMessage] = asyncio.Queue(_OUTGOING_MAX)
         self._session: SessionCall | None = None

@@ -14,7 +14,7 @@ from router.http import read_body
 from router.link import Link, LinkState
 from router.metrics import CONTENT_TYPE, WorkerSample
 from router.openai.bodies import DetokenizeBody, TokenizeBody, parse_body
-from router.prompts import tokens_of_messages, tokens_of_prompts
+from router.prompts import INLINE_CHARS_MAX, tokens_of_messages, tokens_of_prompts
 from router.shell import Shell
 from segue.batch.sampling import SamplingParams
 from segue.errors import InvalidRequest, ServingError, WorkerUnavailable
@@ -148,7 +148,7 @@ class Pages:
 
     async def tokenize(self, request: Request) -> Response:
         shell = self._shell
-        body = parse_body(TokenizeBody, await read_body(request.scope, request.receive, shell.config.body_bytes_max))
+        body = parse_body(TokenizeBody, await read_body(request.scope, request.receive, shell.config))
         model = await shell.fleet.model(body.model)
         if (body.prompt is None) == (body.messages is None):
             raise InvalidRequest("send either prompt or messages", param="prompt")
@@ -156,17 +156,19 @@ class Pages:
             tokens = await tokens_of_messages(shell.tokenizer, body.messages)
         else:
             assert body.prompt is not None, "one of the two was sent"
-            tokens = list((await tokens_of_prompts(shell.tokenizer, body.prompt))[0])
+            tokens = list((await tokens_of_prompts(shell.tokenizer, body.prompt, 1))[0])
         return _json({"tokens": tokens, "count": len(tokens), "max_model_len": model.max_len})
 
     async def detokenize(self, request: Request) -> Response:
         shell = self._shell
-        body = parse_body(DetokenizeBody, await read_body(request.scope, request.receive, shell.config.body_bytes_max))
+        body = parse_body(DetokenizeBody, await read_body(request.scope, request.receive, shell.config))
         model = await shell.fleet.model(body.model)
         for token in body.tokens:
             if token >= model.vocab_size:
                 raise InvalidRequest(f"token {token} is outside the vocabulary of {model.vocab_size}", param="tokens")
-        return _json({"prompt": shell.tokenizer.decode(body.tokens)})
+        if len(body.tokens) <= INLINE_CHARS_MAX:
+            return _json({"prompt": shell.tokenizer.decode(body.tokens)})
+        return _json({"prompt": await asyncio.to_thread(shell.tokenizer.decode, body.tokens)})
 
 
 async def _sample(link: Link) -> WorkerSample:

@@ -4,7 +4,7 @@ from router.link import Link
 from router.prefill_worker import PrefillWorker
 from router.prefills import Prefills
 from segue.batch.role import Role
-from segue.errors import PrefillUnavailable, ServingError, TransferFailed
+from segue.errors import PrefillUnavailable, QueueFull, ServingError, TransferFailed
 
 
 class PrefillLeg:
@@ -14,6 +14,7 @@ class PrefillLeg:
         self._prefills = prefills
         self._worker: PrefillWorker | None = None
         self._failed: set[str] = set()
+        self._fingerprint = ""
 
     def begin(self, link: Link, now: float) -> str | None:
         """What address a decode worker is to call: empty for one that computes prompts itself, None if none is able."""
@@ -22,6 +23,7 @@ class PrefillLeg:
         assert about is not None, "a worker is described before it is offered anything"
         if about.role != Role.DECODE:
             return ""
+        self._fingerprint = about.fingerprint
         worker = self._prefills.pick(about.fingerprint, self._failed, now)
         if worker is None:
             return None
@@ -37,13 +39,19 @@ class PrefillLeg:
 
     def blamed(self, error: ServingError, now: float) -> bool:
         """Whether the choice failed on this leg, so that it may be tried through another worker."""
-        if self._worker is None:
+        worker = self._worker
+        if worker is None:
             return False
+        if isinstance(error, QueueFull):
+            # No fault of the worker: another may have room, but nobody is asked twice.
+            self.withdraw()
+            self._failed.add(worker.address)
+            return self._prefills.any_able(self._fingerprint, now, self._failed)
         if not isinstance(error, PrefillUnavailable | TransferFailed):
             self.withdraw()
             return False
-        self._failed.add(self._worker.address)
-        self._worker.fail(error, now)
+        self._failed.add(worker.address)
+        worker.fail(error, now)
         self._worker = None
         return True
 

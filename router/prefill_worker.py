@@ -11,6 +11,7 @@ from router.breaker import Breaker
 from router.config import RouterConfig
 from segue.errors import ServingError, TransferFailed
 from segue.wire import PROTOCOL_VERSION, WorkerDescription, WorkerStatus
+from segue.wire.channel import TlsConfig
 from segue.wire.client import WorkerClient
 
 log = logging.getLogger("segue.router")
@@ -19,7 +20,7 @@ log = logging.getLogger("segue.router")
 class PrefillWorker:
     """The worker at one address. `run` keeps looking at it; `changed` is called when it comes or goes."""
 
-    def __init__(self, address: str, config: RouterConfig, changed: Callable[[], None]) -> None:
+    def __init__(self, address: str, config: RouterConfig, changed: Callable[[], None], tls: TlsConfig) -> None:
         self.address = address
         self.breaker = Breaker(config.breaker_faults, config.breaker_cooldown_s)
         self.description: WorkerDescription | None = None
@@ -27,7 +28,7 @@ class PrefillWorker:
         self.load = 0
         self._config = config
         self._changed = changed
-        self._client = WorkerClient(address)
+        self._client = WorkerClient(address, tls)
 
     @property
     def ready(self) -> bool:
@@ -63,6 +64,7 @@ class PrefillWorker:
         self.breaker.fail(error, now)
         if not isinstance(error, TransferFailed):
             self.status = None
+            self._changed()
 
     def withdraw(self) -> None:
         """It will never be known what became of the request there."""

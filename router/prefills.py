@@ -7,6 +7,7 @@ from typing import Any
 from router.config import PlacementPolicy, RouterConfig
 from router.placement import Candidate, Placement
 from router.prefill_worker import PrefillWorker
+from segue.wire.channel import TlsConfig
 
 
 class Prefills:
@@ -17,10 +18,12 @@ class Prefills:
         config: RouterConfig,
         start: Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"],
         changed: Callable[[], None],
+        tls: TlsConfig,
     ) -> None:
         self._config = config
         self._start = start
         self._changed = changed
+        self._tls = tls
         self._placement = Placement(PlacementPolicy(config.placement))
         self._running: dict[PrefillWorker, asyncio.Task[None]] = {}
 
@@ -36,7 +39,7 @@ class Prefills:
         known = {worker.address for worker in self.workers}
         for address in dict.fromkeys(addresses):
             if address not in known:
-                worker = PrefillWorker(address, self._config, self._changed)
+                worker = PrefillWorker(address, self._config, self._changed, self._tls)
                 self._running[worker] = self._start(worker.run())
 
     def pick(self, fingerprint: str, excluded: Collection[str], now: float) -> PrefillWorker | None:
@@ -46,9 +49,9 @@ class Prefills:
         candidates = [Candidate(address, able[address].load) for address in preferred]
         return able[self._placement.choose(candidates, None).address] if candidates else None
 
-    def any_able(self, fingerprint: str, now: float) -> bool:
-        """Whether `pick` would find one."""
-        return bool(self._able(fingerprint, now))
+    def any_able(self, fingerprint: str, now: float, excluded: Collection[str] = ()) -> bool:
+        """Whether `pick` would find one that is not excluded."""
+        return any(worker.address not in excluded for worker in self._able(fingerprint, now))
 
     def close(self) -> None:
         """Ends every loop."""

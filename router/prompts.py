@@ -8,39 +8,48 @@ from segue.errors import InvalidRequest
 
 # Above this many characters the tokenizer runs on a thread: it would hold up every stream for more than a millisecond.
 INLINE_CHARS_MAX = 4096
+# An empty message takes the template about as long as so many characters take the tokenizer.
+_MESSAGE_CHARS = 32
 
 
 async def tokens_of_prompts(
-    tokenizer: Tokenizer, prompt: str | list[int] | list[str] | list[list[int]]
+    tokenizer: Tokenizer, prompt: str | list[int] | list[str] | list[list[int]], prompts_max: int
 ) -> list[Sequence[int]]:
-    """One list of token ids per prompt. Raises InvalidRequest when there is none."""
+    """One list of token ids per prompt. Raises InvalidRequest when there is none, or more than `prompts_max`."""
     if isinstance(prompt, str):
-        return [await _encode(tokenizer, prompt)]
+        return await _encode(tokenizer, [prompt])
     if not prompt:
         raise InvalidRequest("the prompt is empty", param="prompt")
+    texts: list[str] = []
     several: list[Sequence[int]] = []
     single: list[int] = []
     for part in prompt:
         if isinstance(part, int):
             single.append(part)
+        elif isinstance(part, str):
+            texts.append(part)
         else:
-            several.append(await _encode(tokenizer, part) if isinstance(part, str) else part)
-    return several or [single]
+            several.append(part)
+    # Counted before any is encoded: a body has room for a million.
+    if (count := len(texts) or len(several)) > prompts_max:
+        raise InvalidRequest(f"there are {count} prompts, at most {prompts_max} are allowed", param="prompt")
+    return await _encode(tokenizer, texts) if texts else several or [single]
 
 
 async def tokens_of_messages(tokenizer: Tokenizer, messages: Sequence[Mapping[str, object]]) -> list[int]:
     """The conversation as the model's chat template writes it. Raises InvalidRequest when that cannot be done."""
-    if sum(_length(message.get("content")) for message in messages) <= INLINE_CHARS_MAX:
+    if sum(map(_length, messages)) <= INLINE_CHARS_MAX:
         return tokenizer.apply_chat_template(messages)
     return await asyncio.to_thread(tokenizer.apply_chat_template, messages)
 
 
-async def _encode(tokenizer: Tokenizer, text: str) -> list[int]:
-    if len(text) <= INLINE_CHARS_MAX:
-        return tokenizer.encode(text)
-    return await asyncio.to_thread(tokenizer.encode, text)
+async def _encode(tokenizer: Tokenizer, texts: Sequence[str]) -> list[Sequence[int]]:
+    if sum(map(len, texts)) <= INLINE_CHARS_MAX:
+        return [tokenizer.encode(text) for text in texts]
+    return await asyncio.to_thread(lambda: [tokenizer.encode(text) for text in texts])
 
 
-def _length(content: object) -> int:
-    """Characters of a message; one in parts counts as long."""
-    return len(content) if isinstance(content, str) else INLINE_CHARS_MAX
+def _length(message: Mapping[str, object]) -> int:
+    """What a message costs, in characters: its texts and itself; one in parts counts as long."""
+    texts = [value for value in message.values() if value is not None]
+    return _MESSAGE_CHARS + sum(len(text) if isinstance(text, str) else INLINE_CHARS_MAX for text in texts)

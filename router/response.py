@@ -9,7 +9,6 @@ from typing import TypeVar
 from starlette.types import Send
 
 from router.choice import Choice
-from router.http import send_bytes
 from router.metrics import Metrics
 from router.openai.events import DONE, Format, Outcome, error_event
 from router.openai.logprobs import TokenReport
@@ -41,12 +40,12 @@ class Response:
         self._started = False
         self._sending = asyncio.Lock()
 
-    async def collect(self, send: Send) -> None:
-        """Sends one body when all choices have ended. Raises what stopped any of them."""
+    async def collect(self) -> bytes:
+        """One body, when all choices have ended. Raises what stopped any of them."""
         outcomes = await _together([self._collect(choice) for choice in self._choices])
         usage = self._usage()
-        await send_bytes(send, self._form.body(outcomes, usage), b"application/json")
         self._served(usage)
+        return self._form.body(outcomes, usage)
 
     async def stream(self, send: Send, deadline: float, include_usage: bool) -> None:
         """Sends events as text comes.

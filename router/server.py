@@ -14,10 +14,12 @@ from router.app import build_app
 from router.config import RouterConfig
 from router.fleet import Fleet
 from router.metrics import Metrics
+from router.protocol import HttpProtocol
 from router.request_ids import LiveRequests
 from router.shell import Shell
 from router.text.tokenizer import Tokenizer
 from segue.errors import ConfigError
+from segue.wire.channel import PLAIN, TlsConfig
 
 log = logging.getLogger("segue.router")
 
@@ -46,7 +48,12 @@ class Server:
     """One router. `serve` runs until `stop` was called and what runs is finished, or the drain budget is spent."""
 
     def __init__(
-        self, config: RouterConfig, tokenizer: Tokenizer, workers: Sequence[str], prefills: Sequence[str] = ()
+        self,
+        config: RouterConfig,
+        tokenizer: Tokenizer,
+        workers: Sequence[str],
+        prefills: Sequence[str] = (),
+        tls: TlsConfig = PLAIN,
     ) -> None:
         """Binds the socket; `address` is the host and port that it got. Raises ConfigError when it is taken."""
         self._config = config
@@ -57,7 +64,7 @@ class Server:
         self.shell = Shell(
             config=config,
             tokenizer=tokenizer,
-            fleet=Fleet(config, workers, prefills),
+            fleet=Fleet(config, workers, prefills, tls),
             admission=Admission(config.inflight_max, config.queue_max, config.queue_timeout_s),
             metrics=Metrics(),
             live=LiveRequests(),
@@ -65,7 +72,7 @@ class Server:
         self._http = _Http(
             uvicorn.Config(
                 build_app(self.shell),
-                http="httptools",
+                http=HttpProtocol,
                 ws="none",
                 lifespan="off",
                 access_log=False,
@@ -119,10 +126,11 @@ async def run_server(
     tokenizer: Tokenizer,
     workers: Sequence[str],
     prefills: Sequence[str],
+    tls: TlsConfig,
     ready: Callable[[str, int], None],
 ) -> None:
     """A whole router until SIGTERM or SIGINT. Calls `ready` with host and port when it takes connections."""
-    server = Server(config, tokenizer, workers, prefills)
+    server = Server(config, tokenizer, workers, prefills, tls)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, server.stop)
@@ -134,13 +142,14 @@ def serve_forever(
     tokenizer: Tokenizer,
     workers: Sequence[str],
     prefills: Sequence[str],
+    tls: TlsConfig,
     ready: Callable[[str, int], None],
 ) -> None:
     """`run_server` on the faster event loop."""
     import uvloop  # here, because tests and other processes of this package need no second loop implementation
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(run_server(config, tokenizer, workers, prefills, ready))
+        runner.run(run_server(config, tokenizer, workers, prefills, tls, ready))
 
 
 def _bind(host: str, port: int) -> socket.socket:

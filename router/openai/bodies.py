@@ -3,8 +3,9 @@
 from typing import Annotated, Any, TypeVar
 
 import orjson
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
+from segue.batch.sampling import MAX_LOGIT_BIAS
 from segue.errors import InvalidRequest
 
 # Fields that would change the answer and that nothing here serves, with the values that ask for nothing.
@@ -19,6 +20,7 @@ _REFUSED: dict[str, tuple[object, ...]] = {
     "prediction": (None,),
     "web_search_options": (None,),
     "echo": (None, False),
+    "add_generation_prompt": (None, True),
     "suffix": (None, ""),
 }
 # Fields of OpenAI's own that do not change what a model like these answers. All other unknown ones are a 400, as there.
@@ -38,7 +40,19 @@ _IGNORED = frozenset(
     }
 )
 
-_TokenIds = list[Annotated[int, Field(ge=0, lt=2**32)]]
+
+def _not_too_many(value: object) -> object:
+    if isinstance(value, dict) and len(value) > MAX_LOGIT_BIAS:
+        raise ValueError(f"{len(value)} entries, at most {MAX_LOGIT_BIAS} are allowed")
+    return value
+
+
+# The first mistake is all that is told, and a body may hold a million: explaining each would stop every stream.
+_First = Field(fail_fast=True)
+_TokenIds = Annotated[list[Annotated[int, Field(ge=0, lt=2**32)]], _First]
+_Texts = Annotated[list[str], _First]
+_Messages = Annotated[list[dict[str, Any]], _First]
+_Biases = Annotated[dict[str, float] | None, BeforeValidator(_not_too_many)]
 
 
 class StreamOptions(BaseModel):
@@ -68,8 +82,8 @@ class CommonBody(BaseModel):
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     repetition_penalty: float | None = None
-    logit_bias: dict[str, float] | None = None
-    stop: str | list[str] | None = None
+    logit_bias: _Biases = None
+    stop: str | _Texts | None = None
     stop_token_ids: _TokenIds | None = None
     ignore_eos: bool | None = None
     include_stop_str_in_output: bool | None = None
@@ -82,7 +96,7 @@ class ChatBody(CommonBody):
     """POST /v1/chat/completions."""
 
     # What a message may hold is the chat template's affair: the tokenizer refuses what it cannot write.
-    messages: list[dict[str, Any]]
+    messages: _Messages
     max_completion_tokens: int | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
@@ -91,7 +105,7 @@ class ChatBody(CommonBody):
 class CompletionBody(CommonBody):
     """POST /v1/completions."""
 
-    prompt: str | _TokenIds | list[str] | list[_TokenIds]
+    prompt: str | _TokenIds | _Texts | Annotated[list[_TokenIds], _First]
     logprobs: int | None = None
 
 
@@ -101,7 +115,7 @@ class TokenizeBody(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
     model: str | None = None
     prompt: str | None = None
-    messages: list[dict[str, Any]] | None = None
+    messages: _Messages | None = None
 
 
 class DetokenizeBody(BaseModel):
@@ -137,7 +151,9 @@ def _leave_out(cls: type[BaseModel], name: str, value: Any) -> bool:  # noqa: AN
         if value not in _REFUSED[name]:
             raise InvalidRequest(f"'{name}' is not supported here", param=name)
         return True
-    return name in _IGNORED
+    if name in _IGNORED:
+        return True
+    raise InvalidRequest(f"'{name}' is not a known field", param=name)
 
 
 def _first_problem(error: ValidationError) -> InvalidRequest:

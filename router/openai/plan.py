@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from router.fleet import ServedModel
 from router.openai.bodies import ChatBody, CommonBody, CompletionBody
+from router.text.stop_strings import StopAutomaton
 from segue.batch.sampling import SEED_LIMIT, SamplingParams
 from segue.errors import ContextTooLong, InvalidRequest
 
@@ -21,9 +22,9 @@ _DRAWN_SEED_BITS = 53
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextOptions:
-    """How output tokens become text."""
+    """How output tokens become text. `stops` None: at no string."""
 
-    stops: tuple[str, ...]
+    stops: StopAutomaton | None
     include_stop: bool
     skip_special_tokens: bool
 
@@ -142,7 +143,7 @@ def _text_options(body: CommonBody) -> TextOptions:
                 f"a stop string has {len(stop)} characters, 1 to {STOP_CHARS_MAX} are allowed", param="stop"
             )
     return TextOptions(
-        stops=tuple(stops),
+        stops=StopAutomaton(stops) if stops else None,
         include_stop=bool(body.include_stop_str_in_output),
         skip_special_tokens=body.skip_special_tokens is not False,
     )

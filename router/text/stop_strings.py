@@ -27,13 +27,21 @@ class _State:
     found: str | None = None
 
 
-class StopStrings:
-    """The stop strings of one output. The one that ends first wins; of several ending together, the longest."""
+class StopAutomaton:
+    """Stop strings made ready for searching, once for all the outputs that end at them."""
 
-    def __init__(self, stops: Sequence[str], *, kept_in_output: bool = False, min_tokens: int = 0) -> None:
-        """`kept_in_output` leaves the found string in the text; the first `min_tokens` tokens are not searched."""
+    def __init__(self, stops: Sequence[str]) -> None:
+        """`stops`: none empty."""
         assert all(stops), "an empty stop string would end every output at once"
-        self._root = _automaton(stops)
+        self.root = _automaton(stops)
+
+
+class StopStrings:
+    """Searches one output. The stop string that ends first wins; of several ending together, the longest."""
+
+    def __init__(self, stops: StopAutomaton, *, kept_in_output: bool = False, min_tokens: int = 0) -> None:
+        """`kept_in_output` leaves the found string in the text; the first `min_tokens` tokens are not searched."""
+        self._root = stops.root
         self._state = self._root
         self._kept_in_output = kept_in_output
         self._min_tokens = min_tokens

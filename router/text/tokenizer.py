@@ -112,4 +112,5 @@ def _encode(file: TokenizerFile, text: str, *, adding_special: bool) -> list[int
         text.encode()
     except UnicodeEncodeError as error:
         raise InvalidRequest(f"the text has half a surrogate pair at character {error.start}") from error
-    return file.encode(text, add_special_tokens=adding_special).ids
+    # A batch of one: the plain call keeps Python's lock, and with it every stream, for as long as a long text takes.
+    return file.encode_batch_fast([text], add_special_tokens=adding_special)[0].ids

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import silu, softplus
 
-from segue.kernels.attention.decoding import DecodeBatch
+from segue.kernels.attention.decoding import DecodeBatch, DecodeShape
 from segue.kernels.attention.extending import ExtendRow
-from segue.kernels.attention.paging import PageTable, WritePlaces, clear_new_pages
+from segue.kernels.attention.paging import PageTable, write_rows
 from segue.kernels.convolution import shifted
 from segue.kernels.gated_delta import chunk
 from segue.kernels.gated_delta import step as single_step
@@ -20,6 +20,7 @@ from segue.kernels.gated_delta.step import SlotRows
 from segue.kernels.interface import AttentionMemory, DeltaMemory, LengthFloor, Matrix
 from segue.kernels.matrix.blocks import BlockMatrix
 from segue.kernels.matrix.plain import PlainMatrix
+from segue.kernels.memory import MemoryViews, StateMemory
 from segue.kernels.rows import TokenPlaces, extended_rows
 from segue.kernels.scratch import Scratch
 from segue.runner.context import StepContext
@@ -30,15 +31,17 @@ class PagedPlan:
     """What the attention layers of one component share in a step."""
 
     def __init__(
-        self, step: StepContext, tokens: TokenPlaces, memory: AttentionMemory, heads: int, dtype: torch.dtype
+        self, step: StepContext, tokens: TokenPlaces, memory: AttentionMemory, keys: StateMemory, sharing: int
     ) -> None:
         table = PageTable.of(step, memory.component)
-        clear_new_pages(step, table)
-        self.places = WritePlaces.of(table, tokens, heads)
-        rows, window = step.decode_rows, memory.window
-        self.decode = DecodeBatch.of(table, tokens.positions[:rows], heads, window, dtype) if rows else None
+        heads, dtype, rows = keys.whole.shape[1], keys.whole.dtype, step.decode_rows
+        self.write_rows = write_rows(table, tokens, heads, keys.block_rows)
+        self.decode: DecodeBatch | None = None
+        if rows:
+            shape = DecodeShape(heads=heads, sharing=sharing, window=memory.window, block_rows=keys.block_rows)
+            self.decode = DecodeBatch.of(table, tokens.at(slice(rows)), shape, dtype)
         self.extended = [
-            (span, ExtendRow.of(table, row, step.depths[row], span.stop - span.start, heads, window, dtype))
+            (span, ExtendRow.of(table, row, step.depths[row], span.stop - span.start, heads, memory.window, dtype))
             for row, span in extended_rows(step)
         ]
 
@@ -46,40 +49,47 @@ class PagedPlan:
 class BatchedMixing:
     """Token mixing of one step."""
 
-    def __init__(self, step: StepContext, scratch: Scratch) -> None:
-        self._step, self._scratch = step, scratch
+    def __init__(self, step: StepContext, memory: MemoryViews, scratch: Scratch) -> None:
+        self._step, self._memory, self._scratch = step, memory, scratch
+        self._all_decode = step.decode_rows == step.row_count
         self._tokens = TokenPlaces.of(step)
+        self._extended = extended_rows(step)
         self._plans: dict[ComponentName, PagedPlan] = {}
         self._slots: SlotRows | None = None
 
     def attend(self, memory: AttentionMemory, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        storage, rows = self._step.storage, self._step.decode_rows
-        keys, values = storage.view(memory.layer, "k"), storage.view(memory.layer, "v")
+        keys, values = self._memory.get(memory.layer, "k"), self._memory.get(memory.layer, "v")
         plan = self._plans.get(memory.component)
         if plan is None:
-            plan = self._plans[memory.component] = PagedPlan(self._step, self._tokens, memory, key.shape[1], key.dtype)
-        plan.places.write(keys, key)
-        plan.places.write(values, value)
-        if plan.decode and not plan.extended:
-            return plan.decode.attend(memory, query, keys, values, self._scratch)
-        parts = [plan.decode.attend(memory, query[:rows], keys, values, self._scratch)] if plan.decode else []
-        parts += [row.attend(memory, query[span], keys, values, self._scratch) for span, row in plan.extended]
+            plan = PagedPlan(self._step, self._tokens, memory, keys, query.shape[1] // key.shape[1])
+            self._plans[memory.component] = plan
+        keys.vectors.index_copy_(0, plan.write_rows, key.flatten(0, 1))
+        values.vectors.index_copy_(0, plan.write_rows, value.flatten(0, 1))
+        scale, scratch = memory.scale, self._scratch
+        if plan.decode and self._all_decode:
+            return plan.decode.attend(query, keys.vectors, values.vectors, scale, scratch)
+        parts: list[Tensor] = []
+        if plan.decode:
+            decoded = query[: self._step.decode_rows]
+            parts.append(plan.decode.attend(decoded, keys.vectors, values.vectors, scale, scratch))
+        for span, row in plan.extended:
+            parts.append(row.attend(query[span], keys.blocks, values.blocks, scale, scratch))
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
-    def convolve(self, memory: DeltaMemory, columns: Tensor, taps: Tensor) -> Tensor:
-        return shifted.convolve(self._step, self._step.storage.view(memory.layer, "conv"), columns, taps)
+    def convolve(self, memory: DeltaMemory, columns: Tensor, taps: Sequence[Tensor]) -> Tensor:
+        return shifted.convolve(self._step, self._memory.get(memory.layer, "conv").whole, columns, taps)
 
     def delta(self, memory: DeltaMemory, inputs: DeltaInputs) -> Tensor:
         step, rows = self._step, self._step.decode_rows
-        matrix = step.storage.view(memory.layer, "matrix")
+        matrix = self._memory.get(memory.layer, "matrix")
         parts: list[Tensor] = []
         if rows:
             if self._slots is None:
-                self._slots = SlotRows.of(step.slots[:rows], matrix.shape[1])
-            decoded = inputs if rows == step.row_count else inputs.at(slice(rows))
+                self._slots = SlotRows.of(step.slots[:rows], matrix)
+            decoded = inputs if self._all_decode else inputs.at(slice(rows))
             parts.append(single_step.decode(decoded, matrix, self._slots, self._scratch))
-        for row, span in extended_rows(step):
-            parts.append(chunk.extend(inputs.at(span), matrix[step.slots[row]], step.depths[row]))
+        for row, span in self._extended:
+            parts.append(chunk.extend(inputs.at(span), matrix.whole[step.slots[row]], step.depths[row]))
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
@@ -89,9 +99,12 @@ class BatchedKernels:
     def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
         self._dtype, self._device = dtype, device
         self._scratch = Scratch()
+        self._memory: MemoryViews | None = None
 
     def begin(self, step: StepContext) -> BatchedMixing:
-        return BatchedMixing(step, self._scratch)
+        if self._memory is None or self._memory.storage is not step.storage:
+            self._memory = MemoryViews(step.storage)
+        return BatchedMixing(step, self._memory, self._scratch)
 
     def matrix(self, parts: Sequence[Tensor]) -> Matrix:
         if self._device.type == "cpu":
@@ -99,7 +112,7 @@ class BatchedKernels:
         return PlainMatrix(parts, self._dtype, self._device)
 
     def length(self, x: Tensor, floor: LengthFloor) -> Tensor:
-        return torch.hypot(torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32), floor.root)
+        return torch.hypot(torch.linalg.vector_norm(x, 2, -1, True, dtype=torch.float32), floor.root)
 
     def silu(self, x: Tensor) -> Tensor:
         return silu(x)

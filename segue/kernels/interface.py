@@ -40,8 +40,8 @@ class Mixing(Protocol):
         heads * dim].
         """
 
-    def convolve(self, memory: DeltaMemory, columns: Tensor, taps: Tensor) -> Tensor:
-        """Causal depthwise convolution of columns [T, groups, channels] with taps [width, groups, channels], oldest
+    def convolve(self, memory: DeltaMemory, columns: Tensor, taps: Sequence[Tensor]) -> Tensor:
+        """Causal depthwise convolution of columns [T, groups, channels] with taps [groups, channels] each, oldest
         first.
         """
 

@@ -24,6 +24,10 @@ class TokenPlaces:
         rows = rows.repeat(np.diff(starts))
         return TokenPlaces(rows, np.arange(starts[-1]) + (depths - starts[:-1])[rows])
 
+    def at(self, tokens: slice) -> "TokenPlaces":
+        """The places of some of the tokens."""
+        return TokenPlaces(self.rows[tokens], self.positions[tokens])
+
 
 def spans(step: StepContext) -> list[slice]:
     """The range of tokens of every row."""

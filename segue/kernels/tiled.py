@@ -12,8 +12,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from segue.kernels.attention.extending import ExtendRow
-from segue.kernels.attention.paging import PageTable, WritePlaces, clear_new_pages
+from segue.kernels.attention.decoding import DecodeBatch, DecodeShape
+from segue.kernels.attention.paging import PageTable, write_rows
 from segue.kernels.convolution import shifted
 from segue.kernels.gated_delta import step as single_step
 from segue.kernels.gated_delta.inputs import DeltaInputs
@@ -21,62 +21,62 @@ from segue.kernels.gated_delta.step import SlotRows
 from segue.kernels.interface import AttentionMemory, DeltaMemory, LengthFloor, Matrix
 from segue.kernels.matrix.blocks import BlockMatrix
 from segue.kernels.matrix.tiled import TiledMatrix
-from segue.kernels.rows import TokenPlaces, spans
+from segue.kernels.memory import MemoryViews, StateMemory
+from segue.kernels.rows import TokenPlaces
 from segue.kernels.scratch import Scratch
 from segue.runner.context import StepContext
 from segue.state.spec import ComponentName
 
 
 class TokenPlan:
-    """What the attention layers of one component share in a step: each token as an extension of its row by one."""
+    """What the attention layers of one component share in a step: each token as a decode batch of its own."""
 
     def __init__(
-        self, step: StepContext, tokens: TokenPlaces, memory: AttentionMemory, heads: int, dtype: torch.dtype
+        self, step: StepContext, tokens: TokenPlaces, memory: AttentionMemory, keys: StateMemory, sharing: int
     ) -> None:
         table = PageTable.of(step, memory.component)
-        clear_new_pages(step, table)
-        self.places = WritePlaces.of(table, tokens, heads)
+        heads = keys.whole.shape[1]
+        self.write_rows = write_rows(table, tokens, heads, keys.block_rows)
+        shape = DecodeShape(heads=heads, sharing=sharing, window=memory.window, block_rows=keys.block_rows)
         self.tokens = [
-            ExtendRow.of(table, row, step.depths[row] + index, 1, heads, memory.window, dtype)
-            for row, span in enumerate(spans(step))
-            for index in range(span.stop - span.start)
+            DecodeBatch.of(table, tokens.at(slice(token, token + 1)), shape, keys.whole.dtype)
+            for token in range(len(tokens.rows))
         ]
 
 
 class TokenMixing:
     """Token mixing of one step, token by token."""
 
-    def __init__(self, step: StepContext, scratch: Scratch) -> None:
-        self._step, self._scratch = step, scratch
+    def __init__(self, step: StepContext, memory: MemoryViews, scratch: Scratch) -> None:
+        self._step, self._memory, self._scratch = step, memory, scratch
         self._tokens = TokenPlaces.of(step)
         self._plans: dict[ComponentName, TokenPlan] = {}
+        self._slots: list[SlotRows] | None = None
 
     def attend(self, memory: AttentionMemory, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        storage = self._step.storage
-        keys, values = storage.view(memory.layer, "k"), storage.view(memory.layer, "v")
+        keys, values = self._memory.get(memory.layer, "k"), self._memory.get(memory.layer, "v")
         plan = self._plans.get(memory.component)
         if plan is None:
-            plan = self._plans[memory.component] = TokenPlan(self._step, self._tokens, memory, key.shape[1], key.dtype)
-        plan.places.write(keys, key)
-        plan.places.write(values, value)
+            plan = self._plans[memory.component] = TokenPlan(
+                self._step, self._tokens, memory, keys, query.shape[1] // key.shape[1]
+            )
+        keys.vectors.index_copy_(0, plan.write_rows, key.flatten(0, 1))
+        values.vectors.index_copy_(0, plan.write_rows, value.flatten(0, 1))
+        stored = (keys.vectors, values.vectors, memory.scale, self._scratch)
         # All keys of the step are stored before the first token attends, and a token is given only those up to its own.
-        return torch.cat(
-            [
-                token.attend(memory, query[index : index + 1], keys, values, self._scratch)
-                for index, token in enumerate(plan.tokens)
-            ]
-        )
+        return torch.cat([token.attend(query[i : i + 1], *stored) for i, token in enumerate(plan.tokens)])
 
-    def convolve(self, memory: DeltaMemory, columns: Tensor, taps: Tensor) -> Tensor:
-        return shifted.convolve(self._step, self._step.storage.view(memory.layer, "conv"), columns, taps)
+    def convolve(self, memory: DeltaMemory, columns: Tensor, taps: Sequence[Tensor]) -> Tensor:
+        return shifted.convolve(self._step, self._memory.get(memory.layer, "conv").whole, columns, taps)
 
     def delta(self, memory: DeltaMemory, inputs: DeltaInputs) -> Tensor:
-        matrix, slots = self._step.storage.view(memory.layer, "matrix"), self._step.slots
-        parts = []
-        for row, span in enumerate(spans(self._step)):
-            slot = SlotRows.of(slots[row : row + 1], matrix.shape[1])
-            for token in range(span.start, span.stop):
-                parts.append(single_step.decode(inputs.at(slice(token, token + 1)), matrix, slot, self._scratch))
+        matrix = self._memory.get(memory.layer, "matrix")
+        if self._slots is None:
+            self._slots = [SlotRows.of(slot, matrix) for slot in self._step.slots.split(1)]
+        parts = [
+            single_step.decode(inputs.at(slice(index, index + 1)), matrix, self._slots[row], self._scratch)
+            for index, row in enumerate(self._tokens.rows.tolist())
+        ]
         return torch.cat(parts)
 
 
@@ -85,9 +85,12 @@ class TiledKernels:
 
     def __init__(self) -> None:
         self._scratch = Scratch()
+        self._memory: MemoryViews | None = None
 
     def begin(self, step: StepContext) -> TokenMixing:
-        return TokenMixing(step, self._scratch)
+        if self._memory is None or self._memory.storage is not step.storage:
+            self._memory = MemoryViews(step.storage)
+        return TokenMixing(step, self._memory, self._scratch)
 
     def matrix(self, parts: Sequence[Tensor]) -> Matrix:
         return TiledMatrix(BlockMatrix(parts, torch.float32))

@@ -3,9 +3,8 @@
 import torch
 from torch import Tensor
 
-from segue.kernels.interface import AttentionMemory, Kernels, Mixing
+from segue.kernels.interface import AttentionMemory, Kernels, Matrix, Mixing
 from segue.layers.norm import RMSNorm
-from segue.layers.projection import Projection
 from segue.layers.rope import Rope
 
 
@@ -19,10 +18,10 @@ class Attention:
         query_heads: int,
         kv_heads: int,
         head_dim: int,
-        inward: Projection,
+        inward: Matrix,
         norm: RMSNorm | None,
         rope: Rope | None,
-        outward: Projection,
+        outward: Matrix,
     ) -> None:
         """`inward` gives [queries | keys | values]; `norm` has one weight row per query and key head; both `rope`
         order if given.
@@ -44,7 +43,8 @@ class Attention:
             assert turns is not None
             rotated = self._rope.rotate(rotated, turns)
         query, key = rotated.tensor_split((self._query_heads,), 1)
-        self._outward.add_to(total, mixing.attend(self._memory, query, key, heads[:, self._rotated_heads :]))
+        value = heads[:, self._rotated_heads :]
+        total.add_(self._outward(mixing.attend(self._memory, query, key, value)))
 
 
 def head_norm(

@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding
 
-from segue.kernels.interface import Kernels, Mixing
+from segue.kernels.interface import Kernels, Matrix, Mixing
 from segue.layers.norm import RMSNorm
-from segue.layers.projection import Projection
 from segue.layers.rope import Rope
 from segue.runner.context import StepContext
 from segue.state.spec import ModelState
@@ -46,7 +45,7 @@ class DecoderParts:
     blocks: Sequence[Block]
     rope: Rope | None
     norm: RMSNorm
-    head: Projection
+    head: Matrix
     state: ModelState
     max_position: int
 

@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from segue.kernels.gated_delta.inputs import DeltaInputs
-from segue.kernels.interface import DeltaMemory, Kernels, Mixing
+from segue.kernels.interface import DeltaMemory, Kernels, Matrix, Mixing
 from segue.layers.norm import RMSNorm, UnitNorm
-from segue.layers.projection import Projection
 from segue.state.spec import ComponentName, DType, StateTensor
 
 
@@ -56,15 +55,15 @@ class DeltaShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeltaWeights:
-    """`inward` gives [channels by group | gate | beta | step]; `taps` [width, groups, channels], oldest first;
+    """`inward` gives [channels by group | gate | beta | step]; `taps` [groups, channels] each, oldest first;
     `rate` = -exp(A_log) and `step_bias` [groups, heads], fp32; `norm` over the value dim."""
 
-    inward: Projection
-    taps: Tensor
+    inward: Matrix
+    taps: tuple[Tensor, ...]
     rate: Tensor
     step_bias: Tensor
     norm: RMSNorm
-    outward: Projection
+    outward: Matrix
 
 
 class GatedDeltaNet:
@@ -72,7 +71,7 @@ class GatedDeltaNet:
 
     def __init__(self, kernels: Kernels, memory: DeltaMemory, shape: DeltaShape, weights: DeltaWeights) -> None:
         self._kernels, self._memory, self._shape, self._weights = kernels, memory, shape, weights
-        self._unit = UnitNorm(kernels, 1e-6, weights.taps.device)
+        self._unit = UnitNorm(kernels, 1e-6, weights.rate.device)
         heads = shape.value_heads
         self._split = (shape.groups * shape.group_channels, shape.gate_channels, heads, heads)
 
@@ -90,4 +89,4 @@ class GatedDeltaNet:
         rate = kernels.sigmoid(beta.float().reshape(per_head))
         reads = mixing.delta(self._memory, DeltaInputs(query_key, value, log_decay, rate))
         normed = weights.norm(reads).mul_(kernels.silu(gate.float()).view(reads.shape))
-        weights.outward.add_to(total, normed.flatten(1).to(x.dtype))
+        total.add_(weights.outward(normed.flatten(1).to(x.dtype)))

@@ -2,14 +2,13 @@
 
 from torch import Tensor
 
-from segue.kernels.interface import Kernels
-from segue.layers.projection import Projection
+from segue.kernels.interface import Kernels, Matrix
 
 
 class GatedMLP:
     """down(silu(gate(x)) * up(x))."""
 
-    def __init__(self, kernels: Kernels, inward: Projection, outward: Projection) -> None:
+    def __init__(self, kernels: Kernels, inward: Matrix, outward: Matrix) -> None:
         """`inward` gives [gate | up]."""
         self._kernels, self._inward, self._outward = kernels, inward, outward
 

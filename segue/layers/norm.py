@@ -20,7 +20,7 @@ class RMSNorm:
         self._floor = LengthFloor.of(dim * epsilon, weight.device)
 
     def __call__(self, x: Tensor) -> Tensor:
-        return torch.div(x, self._kernels.length(x, self._floor)).mul_(self._gain).to(x.dtype)
+        return (x / self._kernels.length(x, self._floor)).mul_(self._gain).to(x.dtype)
 
 
 class UnitNorm:
@@ -30,4 +30,4 @@ class UnitNorm:
         self._kernels, self._floor = kernels, LengthFloor.of(epsilon, device)
 
     def __call__(self, x: Tensor) -> Tensor:
-        return torch.div(x, self._kernels.length(x, self._floor))
+        return x / self._kernels.length(x, self._floor)

@@ -113,7 +113,7 @@ def _delta_net(
     norm = RMSNorm(parts.kernels, parts.exact(f"{prefix}.out_norm.weight", shape.value_dim), epsilon * shape.key_dim)
     weights = DeltaWeights(
         inward=parts.projection(shape.by_group(mixed), gates),
-        taps=taps.view(shape.groups, shape.group_channels, shape.width).movedim(-1, 0).contiguous(),
+        taps=taps.view(shape.groups, shape.group_channels, shape.width).movedim(-1, 0).contiguous().unbind(0),
         rate=-parts.exact(f"{prefix}.A_log", heads).exp().view(per_head),
         step_bias=parts.exact(f"{prefix}.dt_bias", heads).view(per_head),
         norm=norm,

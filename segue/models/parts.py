@@ -8,14 +8,15 @@ import torch
 from torch import Tensor
 
 from segue.errors import CheckpointError
-from segue.kernels.interface import AttentionMemory, Kernels
+from segue.kernels.interface import AttentionMemory, Kernels, Matrix
 from segue.layers.attention import Attention, head_norm
 from segue.layers.mlp import GatedMLP
 from segue.layers.norm import RMSNorm
-from segue.layers.projection import Projection
+from segue.layers.projection import BiasedMatrix
 from segue.layers.rope import Rope, interleaved
 from segue.models.options import BuildOptions
 from segue.models.settings import Settings
+from segue.state.layout import ALIGN_BYTES
 from segue.state.spec import ComponentName, StateTensor
 from segue.weights.source import WeightSource
 
@@ -61,6 +62,9 @@ class AttentionShape:
     def state(self, layer: int, component: ComponentName, options: BuildOptions) -> tuple[StateTensor, StateTensor]:
         """Keys and values of one layer."""
         window = self.window_of(component)
+        # Kernels index single tokens' vectors, which pages hold without gaps only if a vector fills whole units of 64.
+        if self.head_dim * options.dtype.item_bytes % ALIGN_BYTES:
+            raise CheckpointError(f"head_dim {self.head_dim} in {options.dtype} does not fill {ALIGN_BYTES}-byte units")
 
         def tensor(name: str) -> StateTensor:
             return StateTensor(layer, name, component, self.kv_heads, (self.head_dim,), options.dtype, window)
@@ -84,14 +88,15 @@ class PartBuilder:
         """A copy in fp32, for the few numbers that are never rounded to the compute dtype."""
         return self.weights.take(name, *shape).to(self.options.device, torch.float32, copy=True)
 
-    def projection(self, *matrices: Tensor, bias: Tensor | None = None) -> Projection:
+    def projection(self, *matrices: Tensor, bias: Tensor | None = None) -> Matrix:
         """Checkpoint matrices [out, in] that read the same input, as one layer."""
-        return Projection(self.kernels.matrix(matrices), bias)
+        matrix = self.kernels.matrix(matrices)
+        return matrix if bias is None else BiasedMatrix(matrix, bias)
 
     def norm(self, name: str, size: int, epsilon: float) -> RMSNorm:
         return RMSNorm(self.kernels, self.exact(name, size), epsilon)
 
-    def head(self, embedding: Tensor, tied: bool) -> Projection:
+    def head(self, embedding: Tensor, tied: bool) -> Matrix:
         """The output layer.
 
         A tied one is kept beside the embedding: a lookup and a product want it in different form.

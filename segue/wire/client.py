@@ -11,23 +11,12 @@ from segue.ids import Handle
 from segue.v1 import worker_pb2 as pb
 from segue.v1.worker_pb2_grpc import WorkerStub
 from segue.wire.calls import description_from_proto, generate_to_proto, status_from_proto
+from segue.wire.channel import PLAIN, TlsConfig, open_channel
 from segue.wire.faults import error_from_rpc
 from segue.wire.session import router_message_to_proto, worker_message_from_proto
 from segue.wire.values import GenerateSpec, RouterMessage, WorkerDescription, WorkerMessage, WorkerStatus
 
 T = TypeVar("T")
-
-CHANNEL_OPTIONS = (
-    # A message is one step of all requests, or one prompt: both stay far below this.
-    ("grpc.max_receive_message_length", 64 << 20),
-    ("grpc.max_send_message_length", 64 << 20),
-    # A restarted worker must be found in a fraction of a second, by every channel for itself.
-    ("grpc.use_local_subchannel_pool", 1),
-    ("grpc.initial_reconnect_backoff_ms", 50),
-    ("grpc.min_reconnect_backoff_ms", 50),
-    ("grpc.max_reconnect_backoff_ms", 500),
-    ("grpc.enable_http_proxy", 0),
-)
 
 
 class SessionCall:
@@ -55,8 +44,8 @@ class SessionCall:
 class WorkerClient:
     """The calls of one worker at `address` (host:port). Every failure is a ServingError."""
 
-    def __init__(self, address: str) -> None:
-        self._channel = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+    def __init__(self, address: str, tls: TlsConfig = PLAIN) -> None:
+        self._channel = open_channel(address, tls)
         self._stub = WorkerStub(self._channel)
 
     async def describe(self, timeout_s: float) -> WorkerDescription:

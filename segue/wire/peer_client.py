@@ -8,7 +8,8 @@ from segue.ids import WorkerId
 from segue.peering import Introduction, SelfTest
 from segue.v1 import transfer_pb2 as pb
 from segue.v1.transfer_pb2_grpc import PeerStub, PrefillStub
-from segue.wire.client import CHANNEL_OPTIONS, own_error
+from segue.wire.channel import CHANNEL_OPTIONS, PLAIN, TlsConfig, open_channel
+from segue.wire.client import own_error
 from segue.wire.transfer_calls import (
     introduction_from_proto,
     introduction_to_proto,
@@ -16,6 +17,10 @@ from segue.wire.transfer_calls import (
     settle_to_proto,
 )
 from segue.wire.transfer_stream import receiver_message_to_proto, sender_message_from_proto
+
+# gRPC takes this for the time that one attempt to connect may last, and a busy machine needs more than a moment.
+_CONNECT = ("grpc.min_reconnect_backoff_ms", 5000)
+_OPTIONS = (*(option for option in CHANNEL_OPTIONS if option[0] != _CONNECT[0]), _CONNECT)
 
 
 class PrefillCall:
@@ -47,9 +52,9 @@ class PrefillCall:
 class PeerClient:
     """The peer calls of one worker at `address` (host:port). Every failure is a ServingError."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, tls: TlsConfig = PLAIN) -> None:
         self.address = address
-        self._channel = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+        self._channel = open_channel(address, tls, _OPTIONS)
         self._peer = PeerStub(self._channel)
         self._prefill = PrefillStub(self._channel)
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import grpc
 
+from deploy.family import family
 from segue.v1 import worker_pb2 as pb
 from segue.wire import WorkerStatus, status_from_proto
 
@@ -36,9 +37,10 @@ _READY = re.compile(
 class Deployment:
     """A running `segue serve`. Its lines are kept; every wait has a limit and shows them when it fails."""
 
-    def __init__(self, process: subprocess.Popen[str], worker: str) -> None:
+    def __init__(self, process: subprocess.Popen[str], worker: str, patience_s: float) -> None:
         self.process = process
         self.worker = worker
+        self._patience_s = patience_s
         self.lines: list[str] = []
         self._said = threading.Condition()
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -58,10 +60,10 @@ class Deployment:
         """How the id of the Ray node begins that a process started on last."""
         return [match["node"] for line in self.lines if (match := _READY.match(line)) and match["name"] == name][-1]
 
-    def until(self, done: Callable[[], bool], what: str, limit_s: float = 40) -> None:
+    def until(self, done: Callable[[], bool], what: str) -> None:
         """Waits until serve's output says so."""
         with self._said:
-            assert self._said.wait_for(done, limit_s), f"{what} did not happen:\n" + "\n".join(self.lines)
+            assert self._said.wait_for(done, self._patience_s), f"{what} did not happen:\n" + "\n".join(self.lines)
 
     def restarted(self, name: str, starts_before: int) -> None:
         """Waits until a process is ready once more than before."""
@@ -107,7 +109,7 @@ class Deployment:
 @contextmanager
 def deployed(*settings: str) -> Iterator[Deployment]:
     """A deployment of the bundled model that is ready; ended afterwards, however the test went."""
-    with _deployed("--no-ray", "worker 0", 40, settings) as deployment:
+    with _deployed("--no-ray", "worker 0", 40, 20, settings) as deployment:
         deployment.until(lambda: bool(deployment.ready("router")), "the start")
         yield deployment
 
@@ -115,13 +117,15 @@ def deployed(*settings: str) -> Iterator[Deployment]:
 @contextmanager
 def deployed_on_ray(*settings: str) -> Iterator[Deployment]:
     """The same under Ray, which takes longer to start."""
-    with _deployed("--ray", "both", 60, settings) as deployment:
-        deployment.until(lambda: any("everything is ready" in line for line in deployment.lines), "the start", 120)
+    with _deployed("--ray", "both", 120, 60, settings) as deployment:
+        deployment.until(lambda: any("everything is ready" in line for line in deployment.lines), "the start")
         yield deployment
 
 
 @contextmanager
-def _deployed(how: str, worker: str, end_s: float, settings: tuple[str, ...]) -> Iterator[Deployment]:
+def _deployed(
+    how: str, worker: str, patience_s: float, end_s: float, settings: tuple[str, ...]
+) -> Iterator[Deployment]:
     flags = [part for setting in (*SMALL, *WATCHFUL, *settings) for part in ("--set", setting)]
     process = subprocess.Popen(
         [sys.executable, "-m", "deploy.cli", "serve", how, "--port", "0", *flags],
@@ -132,7 +136,7 @@ def _deployed(how: str, worker: str, end_s: float, settings: tuple[str, ...]) ->
         cwd=Path(__file__).parents[2],
         env={**os.environ, "RAY_AUTH_MODE": "disabled"},
     )
-    deployment = Deployment(process, worker)
+    deployment = Deployment(process, worker, patience_s)
     try:
         yield deployment
     finally:
@@ -142,20 +146,10 @@ def _deployed(how: str, worker: str, end_s: float, settings: tuple[str, ...]) ->
         deployment.close()
 
 
-def family(pid: int) -> dict[int, str]:
-    """Every process that descends from `pid`, itself included, with the command line that it shows."""
-    parents: dict[int, int] = {}
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdigit():
-            try:
-                fields = (folder / "stat").read_text().rpartition(")")[2].split()
-            except (FileNotFoundError, ProcessLookupError):
-                continue
-            parents[int(folder.name)] = int(fields[1])
-    found = {pid}
-    while more := {child for child, parent in parents.items() if parent in found} - found:
-        found |= more
-    return {member: _command(member) for member in found}
+def actor(deployment: Deployment, name: str) -> int:
+    """The process id of one of Ray's actors."""
+    (pid,) = [pid for pid in family(deployment.process.pid) if _command(pid).startswith(f"ray::{name}")]
+    return pid
 
 
 def gone(pid: int, limit_s: float = 10) -> None:

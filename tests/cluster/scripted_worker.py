@@ -5,8 +5,8 @@ import sys
 import threading
 
 from decode_service.host import Host
-from hosting.config import WorkerConfig
-from hosting.process import end_process, run_host
+from kv_transfer.hosting.config import WorkerConfig
+from kv_transfer.hosting.process import end_process, run_host
 from tests.decode_service.engines import ScriptedRunner, scripted
 
 STEP_S = 0.01

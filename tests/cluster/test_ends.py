@@ -49,7 +49,7 @@ def test_a_missing_model_folder_is_named(tmp_path: Path) -> None:
 
 def test_a_model_folder_without_weights_is_given_up_with_the_reason(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
-    ended = segue("serve", "--port", "0", "--model", str(tmp_path))
+    ended = segue("serve", "--no-ray", "--port", "0", "--model", str(tmp_path))
     assert ended.returncode == 2
     assert "model.safetensors" in ended.stderr
     assert "worker 0 cannot start" in ended.stderr

@@ -8,18 +8,18 @@ from pathlib import Path
 import httpx
 import pytest
 
+from deploy.family import family
 from tests.cluster.command import segue
-from tests.cluster.deployment import Deployment, deployed_on_ray, family, gone
+from tests.cluster.deployment import Deployment, actor, deployed_on_ray, gone
 from tests.cluster.ray_nodes import ray_nodes
 from tests.cluster.test_faults import answer, asked, client, tokens, until_readiness
 
 
-def kill_actor(deployment: Deployment, name: str) -> int:
-    """Kills the process of one of Ray's actors. Returns its process id."""
-    (pid,) = [pid for pid, command in family(deployment.process.pid).items() if command.startswith(f"ray::{name}")]
+def kill_actor(deployment: Deployment, name: str) -> None:
+    """Kills the process of one of Ray's actors."""
+    pid = actor(deployment, name)
     os.kill(pid, signal.SIGKILL)
     gone(pid)
-    return pid
 
 
 def test_a_question_is_answered_and_the_status_shows_who_did(on_ray: Deployment) -> None:
@@ -114,7 +114,7 @@ def test_a_killed_serve_leaves_no_orphan() -> None:
         everybody = family(deployment.process.pid)
         deployment.process.kill()
         for pid in everybody:
-            gone(pid, 30)
+            gone(pid)
 
 
 @pytest.mark.slow

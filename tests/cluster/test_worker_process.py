@@ -12,7 +12,7 @@ import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2
 
-from hosting.exits import EXIT_BROKEN, EXIT_OK
+from kv_transfer.hosting.exits import EXIT_BROKEN, EXIT_OK
 from segue.batch.request import FinishReason
 from segue.errors import ServingError, WorkerUnavailable
 from tests.decode_service.router_end import RouterEnd, spec

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from hosting.loading import Identity, Loaded
+from kv_transfer.hosting.loading import Identity, Loaded
 from segue.batch.admission import Admission
 from segue.batch.holdings import Holdings
 from segue.batch.sampling import SamplingDefaults

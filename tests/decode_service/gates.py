@@ -10,12 +10,21 @@ class Gate:
         self._changed = threading.Condition()
         self._open = True
         self._allowed = 0
+        self._standing = False
 
     def __call__(self) -> None:
         with self._changed:
+            self._standing = True
+            self._changed.notify_all()
             assert self._changed.wait_for(lambda: self._open or self._allowed > 0, 20), "a test forgot its gate"
+            self._standing = False
             if not self._open:
                 self._allowed -= 1
+
+    def reached(self) -> None:
+        """Waits until a step stands before the gate. Blocks its thread: call it from none that the step needs."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: self._standing, 10), "no step came to the gate"
 
     def close(self) -> None:
         with self._changed:

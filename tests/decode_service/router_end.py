@@ -28,6 +28,7 @@ from segue.wire import (
     status_from_proto,
     worker_message_from_proto,
 )
+from segue.wire.channel import PLAIN, TlsConfig, open_channel
 
 
 def spec(
@@ -56,8 +57,8 @@ def spec(
 class RouterEnd:
     """One channel to one worker."""
 
-    def __init__(self, address: str) -> None:
-        self._channel = grpc.aio.insecure_channel(address)
+    def __init__(self, address: str, tls: TlsConfig = PLAIN) -> None:
+        self._channel = open_channel(address, tls)
         self.stub = WorkerStub(self._channel)
 
     async def __aenter__(self) -> "RouterEnd":

@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 
 from decode_service.host import Host
 from decode_service.worker import Worker
-from hosting.config import WorkerConfig
+from kv_transfer.hosting.config import WorkerConfig
 from tests.decode_service.engines import ScriptedRunner, scripted
 
 QUICK = WorkerConfig(heartbeat_s=0.05, silence_s=5.0, session_grace_s=5.0, drain_s=5.0)

@@ -9,7 +9,7 @@ from grpc_health.v1 import health_pb2
 
 from decode_service.host import Host
 from decode_service.worker import Worker
-from hosting.config import WorkerConfig
+from kv_transfer.hosting.config import WorkerConfig
 from segue.batch.request import FinishReason
 from segue.errors import ConfigError, ServingError, WorkerUnavailable
 from segue.ids import WorkerId

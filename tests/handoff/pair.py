@@ -6,18 +6,32 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import torch
+
 from decode_service.host import Host
-from hosting.config import TransferConfig, WorkerConfig
-from hosting.loading import Loaded, load
-from hosting.neighbours import Neighbours
+from decode_service.worker import Worker
+from kv_transfer.hosting.config import TransferConfig, WorkerConfig
+from kv_transfer.hosting.loading import Identity, Loaded, fingerprint
+from kv_transfer.hosting.neighbours import Neighbours
 from prefill_service.host import PrefillHost
+from prefill_service.worker import PrefillWorker
 from segue.batch.request import FinishReason
+from segue.build import assemble
 from segue.config import EngineConfig
 from segue.ids import Handle
+from segue.models.options import BuildOptions
+from segue.models.registry import build_model
+from segue.runner.context import Model, StepContext
+from segue.state.spec import DType
+from segue.weights.folder import ModelFolder
+from segue.weights.source import WeightSource
 from segue.wire import GenerateSpec, PoolStatus, WorkerStatus
+from tests.decode_service.gates import Gate
 from tests.decode_service.router_end import Attachment, RouterEnd
 
-QUICK = WorkerConfig(heartbeat_s=0.05, silence_s=20.0, session_grace_s=5.0, drain_s=5.0)
+QUICK = WorkerConfig(heartbeat_s=0.05, silence_s=900.0, session_grace_s=5.0, drain_s=5.0)
+
+_AT_ONCE = 25
 
 
 def engine_config(folder: Path, role: str, **changes: object) -> EngineConfig:
@@ -39,8 +53,41 @@ def engine_config(folder: Path, role: str, **changes: object) -> EngineConfig:
     return replace(config, **changes)  # type: ignore[arg-type]
 
 
-def loading(config: EngineConfig) -> Callable[[], Loaded]:
-    return lambda: load(config, lambda _: None, lambda _: None)
+class GatedModel:
+    """A model whose every step waits at a gate."""
+
+    def __init__(self, model: Model, gate: Gate) -> None:
+        self._model = model
+        self._gate = gate
+        self.state = model.state
+        self.device = model.device
+        self.vocab_size = model.vocab_size
+        self.max_position = model.max_position
+
+    def forward(self, step: StepContext) -> torch.Tensor:
+        self._gate()
+        return self._model.forward(step)
+
+
+def loading(config: EngineConfig, gate: Gate | None = None) -> Callable[[], Loaded]:
+    """Loads an engine, on whatever thread it is called."""
+
+    def build() -> Loaded:
+        torch.set_num_threads(config.threads)
+        folder = ModelFolder.open(config.model)
+        options = BuildOptions(dtype=DType.FLOAT32, deterministic=True, device=torch.device("cpu"))
+        model = build_model(folder.config, WeightSource(folder.files, lambda _: None), options)
+        built = assemble(
+            config,
+            model if gate is None else GatedModel(model, gate),
+            name="small",
+            generation=folder.generation,
+        )
+        facts = built.engine.facts
+        ours = fingerprint(folder, facts)
+        return Loaded(built.engine, Identity(facts, ours.hex, tuple(ours.fields().items())), built)
+
+    return build
 
 
 @dataclass
@@ -62,6 +109,23 @@ class Pair:
     decode: Host
     router: RouterEnd
     stream: Attachment
+    prefill_gate: Gate
+    decode_gate: Gate
+
+    async def begin(self, spec: GenerateSpec) -> Handle:
+        """One request through the prefill worker, accepted."""
+        return await self.router.generate(replace(spec, prefill_address=self.prefill.address))
+
+    async def end(self, handle: Handle) -> Answer:
+        """Its answer, once it has ended."""
+        await self.stream.until(lambda a: handle in a.ended)
+        return answer_of(self.stream, handle)
+
+    async def until(self, worker: Worker | PrefillWorker, seen: Callable[[WorkerStatus], bool]) -> None:
+        """Until a worker's status shows it."""
+        async with asyncio.timeout(10):
+            while not seen(await worker.status()):
+                pass
 
     async def ask(self, specs: Sequence[GenerateSpec]) -> list[Answer]:
         """All requests at once, through the prefill worker."""
@@ -80,18 +144,30 @@ class Pair:
 
 @asynccontextmanager
 async def paired(
-    folder: Path, *, transports: str = "local", prefill: dict[str, object] | None = None, **changes: object
+    folder: Path,
+    *,
+    transports: str = "local",
+    neighbours: Neighbours | None = None,
+    lease_s: float = 30.0,
+    heartbeat_s: float = 0.05,
+    prefill: dict[str, object] | None = None,
+    **changes: object,
 ) -> AsyncIterator[Pair]:
-    """A connected pair with digests on. `changes` are of both engines, `prefill` of one."""
-    transfer = TransferConfig(transports=transports, verify=True)
-    neighbours = Neighbours()
+    """A connected pair with digests on, both gates open. `changes` are of both engines, `prefill` of one."""
+    transfer = TransferConfig(
+        transports=transports, verify=True, lease_s=lease_s, heartbeat_s=heartbeat_s, silence_s=20.0
+    )
+    neighbours = neighbours or Neighbours()
     sender, receiver = PrefillHost(QUICK, transfer, neighbours), Host(QUICK, transfer, neighbours)
-    await sender.start(loading(engine_config(folder, "prefill", **{**changes, **(prefill or {})})))
-    await receiver.start(loading(engine_config(folder, "decode", **changes)))
+    gates = Gate(), Gate()
+    await sender.start(loading(engine_config(folder, "prefill", **{**changes, **(prefill or {})}), gates[0]))
+    await receiver.start(loading(engine_config(folder, "decode", **changes), gates[1]))
     try:
         async with RouterEnd(receiver.address) as router, router.attach() as stream:
-            yield Pair(sender, receiver, router, stream)
+            yield Pair(sender, receiver, router, stream, *gates)
     finally:
+        for gate in gates:
+            gate.open()
         await asyncio.gather(sender.worker.drain(0.1), receiver.worker.drain(0.1))
         await asyncio.gather(sender.stop(), receiver.stop())
 
@@ -102,7 +178,11 @@ async def alone(folder: Path, specs: Sequence[GenerateSpec], **changes: object) 
     await host.start(loading(engine_config(folder, "both", **changes)))
     try:
         async with RouterEnd(host.address) as router, router.attach() as stream:
-            return await answers(router, stream, specs)
+            found: list[Answer] = []
+            for start in range(0, len(specs), _AT_ONCE):
+                found += await answers(router, stream, specs[start : start + _AT_ONCE])
+                stream.messages.clear()
+            return found
     finally:
         await host.stop()
 
@@ -110,7 +190,7 @@ async def alone(folder: Path, specs: Sequence[GenerateSpec], **changes: object) 
 async def answers(router: RouterEnd, stream: Attachment, specs: Sequence[GenerateSpec]) -> list[Answer]:
     handles: list[Handle] = await asyncio.gather(*(router.generate(one) for one in specs))
     await stream.until(lambda a: all(handle in a.ended for handle in handles))
-    return [_answer(stream, handle) for handle in handles]
+    return [answer_of(stream, handle) for handle in handles]
 
 
 def whole(status: WorkerStatus) -> bool:
@@ -122,7 +202,8 @@ def _free(pool: PoolStatus) -> bool:
     return pool.free + pool.sink == pool.capacity
 
 
-def _answer(stream: Attachment, handle: Handle) -> Answer:
+def answer_of(stream: Attachment, handle: Handle) -> Answer:
+    """What a stream has told of one request."""
     entries = stream.tokens.get(handle, [])
     ended = stream.ended[handle]
     logprobs = {

@@ -35,7 +35,7 @@ def requests(seed: int, lengths: tuple[int, ...] = LENGTHS) -> list[GenerateSpec
     return made
 
 
-@pytest.mark.parametrize("transport", ["local", "grpc"])
+@pytest.mark.parametrize("transport", ["local", "nixl", "grpc"])
 async def test_outputs_are_those_of_one_worker(hybrid: Path, transport: str) -> None:
     asked = requests(1)
     async with paired(hybrid, transports=transport) as pair:

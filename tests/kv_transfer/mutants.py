@@ -4,8 +4,8 @@ from tests.mutants import Mutant
 
 # The examples of a policy first, which are quick; the machine sees most of these too, but needs luck for some.
 _MACHINE = "tests/kv_transfer/test_handoff_machine.py"
-_RECEIVER = ("tests/kv_transfer/test_reservations.py",)
-_SENDER = ("tests/kv_transfer/test_sending.py",)
+_RECEIVER = ("tests/kv_transfer/test_reservations.py", _MACHINE)
+_SENDER = ("tests/kv_transfer/test_sending.py", _MACHINE)
 _PLAN = ("tests/kv_transfer/test_plan.py",)
 _BLOCKS = ("tests/kv_transfer/test_blocks.py",)
 

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent.parent
-PRODUCT = ("segue", "kv_transfer", "hosting", "prefill_service", "decode_service", "router", "deploy")
+PRODUCT = ("segue", "kv_transfer", "prefill_service", "decode_service", "router", "deploy")
 GENERATED = "segue/v1/"
 
 

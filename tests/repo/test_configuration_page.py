@@ -7,9 +7,10 @@ import pytest
 
 from deploy.ray_config import RayConfig, RoleConfig
 from deploy.settings import ServeConfig
-from hosting.config import TransferConfig, WorkerConfig
+from kv_transfer.hosting.config import TransferConfig, WorkerConfig
 from router.config import RouterConfig
 from segue.config import EngineConfig
+from segue.wire.channel import TlsConfig
 from tests.repo.sources import ROOT
 
 PARTS = {
@@ -17,6 +18,7 @@ PARTS = {
     "engine": EngineConfig,
     "worker": WorkerConfig,
     "transfer": TransferConfig,
+    "tls": TlsConfig,
     "router": RouterConfig,
     "ray": RayConfig,
     "both": RoleConfig,

@@ -5,7 +5,7 @@ import ast
 from tests.repo.sources import Module, calls, dotted_name, imported_names, modules, modules_of_tests, product_modules
 
 # The thread that owns the engine: whatever it raises ends the process in order, instead of vanishing with the thread.
-SUPERVISORS = frozenset({"hosting/engine_thread.py"})
+SUPERVISORS = frozenset({"kv_transfer/hosting/engine_thread.py"})
 # Loops that wait for another process and have nothing to await; each has a deadline.
 POLLING_TESTS: frozenset[str] = frozenset()
 

@@ -100,11 +100,13 @@ class Served:
 
 @asynccontextmanager
 async def served(
-    *workers: FakeWorker | str, config: RouterConfig = QUICK, ready: int | None = None
+    *workers: FakeWorker | str,
+    prefills: Sequence[FakeWorker | str] = (),
+    config: RouterConfig = QUICK,
+    ready: int | None = None,
 ) -> AsyncIterator[Served]:
     """A router over these workers, `ready` of which (all, unless told) have a session when the block begins."""
-    addresses: Sequence[str] = [worker if isinstance(worker, str) else worker.address for worker in workers]
-    server = Server(config, tokenizer(), addresses)
+    server = Server(config, tokenizer(), _addresses(workers), _addresses(prefills))
     running = asyncio.create_task(server.serve())
     host, port = server.address
     url = f"http://{host}:{port}"
@@ -123,3 +125,7 @@ async def served(
         server.stop()
         server.stop()
         await running
+
+
+def _addresses(workers: Sequence[FakeWorker | str]) -> list[str]:
+    return [worker if isinstance(worker, str) else worker.address for worker in workers]

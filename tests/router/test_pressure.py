@@ -5,7 +5,9 @@ from dataclasses import replace
 
 import httpx
 import pytest
+from starlette.types import Message
 
+from router.generate import completion_endpoint
 from tests.router.reading import reading
 from tests.router.served import QUICK, answer, served, turn
 from tests.support.fake_worker import FakeWorker
@@ -138,3 +140,40 @@ async def test_many_requests_at_once_all_get_their_answer() -> None:
             assert got.status_code == 200
         assert min(len(a.specs), len(b.specs)) > 16
         await router.until_idle()
+
+
+async def test_a_client_that_takes_no_answer_keeps_no_room_from_others() -> None:
+    async with FakeWorker(answer) as worker, served(worker) as router:
+        body = [{"type": "http.request", "body": b'{"prompt":"x","n":2}'}]
+        sending, never = asyncio.Event(), asyncio.Event()
+
+        async def receive() -> Message:
+            if not body:
+                await never.wait()
+            return body.pop()
+
+        async def send(message: Message) -> None:
+            sending.set()
+            await never.wait()
+
+        scope = {"type": "http", "headers": [], "request_id": "r"}
+        answering = asyncio.create_task(completion_endpoint(router.shell)(scope, receive, send))
+        await asyncio.wait_for(sending.wait(), 20.0)
+        assert len(router.shell.live) == 1
+        assert router.shell.admission.inflight == 0
+        answering.cancel()
+        await router.until_idle()
+
+
+async def test_a_body_that_does_not_come_is_a_408() -> None:
+    config = replace(QUICK, request_timeout_s=0.2)
+    async with FakeWorker(answer) as worker, served(worker, config=config) as router:
+        target = httpx.URL(router.url)
+        for path in (b"/v1/completions", b"/tokenize"):
+            reader, writer = await asyncio.open_connection(target.host, target.port)
+            writer.write(b"POST %s HTTP/1.1\r\nhost: x\r\ncontent-length: 50\r\n\r\n{" % path)
+            got = await asyncio.wait_for(reader.read(), 10.0)
+            assert got.startswith(b"HTTP/1.1 408 ")
+            assert b'"code":"body_timeout"' in got
+            writer.close()
+        assert not worker.specs

@@ -1,14 +1,19 @@
 """What is refused is refused in OpenAI's shape, with the right status, and names what is wrong."""
 
 import asyncio
+import tracemalloc
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import httpx
 import openai
+import orjson
 import pytest
+from pydantic import BaseModel
 
 from router.config import RouterConfig
+from router.openai.bodies import ChatBody, CompletionBody, DetokenizeBody, parse_body
 from segue.errors import ConfigError, ContextTooLong, DuplicateRequest, InvalidRequest, ServingError
 from tests.router.served import QUICK, answer, served
 from tests.support.fake_worker import FakeWorker
@@ -34,6 +39,7 @@ WRONG: list[tuple[str, dict[str, object], str]] = [
     ("chat/completions", {"response_format": {"type": "json_object"}}, "response_format"),
     ("chat/completions", {"modalities": ["text", "audio"]}, "modalities"),
     ("chat/completions", {"audio": {"voice": "x"}}, "audio"),
+    ("chat/completions", {"add_generation_prompt": False}, "add_generation_prompt"),
     ("chat/completions", {"temprature": 1}, "temprature"),
     ("chat/completions", {"temperature": "hot"}, "temperature"),
     ("chat/completions", {"temperature": -1}, "temperature"),
@@ -65,6 +71,7 @@ WRONG: list[tuple[str, dict[str, object], str]] = [
     ("completions", {"prompt": [2048]}, "prompt"),
     ("completions", {"prompt": [-1]}, "prompt"),
     ("completions", {"prompt": None}, "prompt"),
+    ("completions", {"prompt": ["x"] * 129}, "prompt"),
     ("completions", {"echo": True}, "echo"),
     ("completions", {"suffix": "x"}, "suffix"),
     ("completions", {"best_of": 2}, "best_of"),
@@ -142,8 +149,21 @@ async def test_wrong_paths_and_methods_are_answered_in_the_same_shape() -> None:
             ("GET", "/", 404, "not_found"),
             ("GET", "/v1/completions", 405, "method_not_allowed"),
             ("DELETE", "/v1/models", 405, "method_not_allowed"),
+            ("POST", "/v1/completions/", 404, "not_found"),
         ):
             assert error_of(await router.http.request(method, path), status)["code"] == code
+
+
+async def test_what_is_no_http_is_a_400_in_the_same_shape() -> None:
+    async with FakeWorker(answer) as worker, served(worker) as router:
+        target = httpx.URL(router.url)
+        for raw in (b"\x16\x03\x01\x02\r\n\r\n", b"GET /\xff HTTP/1.1\r\n\r\n", b"BREW / HTTP/1.1\r\n\r\n"):
+            reader, writer = await asyncio.open_connection(target.host, target.port)
+            writer.write(raw)
+            head, _, body = (await asyncio.wait_for(reader.read(), 10.0)).partition(b"\r\n\r\n")
+            writer.close()
+            assert head.startswith(b"HTTP/1.1 400 ")
+            assert set(orjson.loads(body)["error"]) == {"message", "type", "param", "code"}
 
 
 async def test_what_is_no_json_object_is_a_400() -> None:
@@ -170,6 +190,7 @@ async def test_without_the_key_only_probes_answer() -> None:
             for path in ("/v1/completions", "/tokenize"):
                 got = await router.http.post(path, json=TEXT, headers=headers)
                 assert error_of(got, 401)["code"] == "invalid_api_key"
+                assert got.headers["x-request-id"]
         for path in ("/health", "/readiness", "/liveness", "/metrics", "/version"):
             assert (await router.http.get(path)).status_code == 200
         assert (await router.openai.completions.create(model="fake", prompt="x")).choices
@@ -179,6 +200,7 @@ async def test_request_ids_are_checked_echoed_and_never_shared_inside() -> None:
     async with FakeWorker(answer, paused=True) as worker, served(worker) as router:
         got = await router.http.post("/v1/completions", json=TEXT, headers={"x-request-id": "two words"})
         assert error_of(got, 400)["param"] == "x-request-id"
+        assert len(got.headers["x-request-id"]) == 32
         both = asyncio.gather(
             *(router.http.post("/v1/completions", json=TEXT, headers={"x-request-id": "same"}) for _ in range(2))
         )
@@ -225,3 +247,37 @@ def test_a_configuration_that_makes_no_sense_is_refused_by_name() -> None:
     for wrong in wrongs:
         with pytest.raises(ConfigError, match=next(iter(wrong))):
             replace(RouterConfig(), **wrong)
+
+
+@pytest.mark.parametrize(
+    ("cls", "fields"),
+    [
+        (CompletionBody, {"prompt": [None] * 100_000}),
+        (CompletionBody, {"prompt": [[None]] * 100_000}),
+        (CompletionBody, {"prompt": "x", "stop": [None] * 100_000}),
+        (CompletionBody, {"prompt": "x", "stop_token_ids": [None] * 100_000}),
+        (CompletionBody, {"prompt": "x", "logit_bias": {str(place): None for place in range(100_000)}}),
+        (ChatBody, {"messages": [None] * 100_000}),
+        (ChatBody, {"messages": [], **{f"x{place}": 1 for place in range(100_000)}}),
+        (DetokenizeBody, {"tokens": [None] * 100_000}),
+    ],
+)
+def test_a_body_that_is_wrong_all_over_is_refused_at_its_first_mistake(
+    cls: type[BaseModel], fields: dict[str, object]
+) -> None:
+    raw = orjson.dumps(fields)
+
+    def refused() -> None:
+        with pytest.raises(InvalidRequest):
+            parse_body(cls, raw)
+
+    assert peak_bytes(refused) < 1.5 * peak_bytes(lambda: orjson.loads(raw))
+
+
+def peak_bytes(work: Callable[[], object]) -> int:
+    tracemalloc.start()
+    try:
+        work()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()

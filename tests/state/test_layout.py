@@ -136,3 +136,29 @@ def test_a_budget_that_holds_no_request_is_refused_with_both_figures() -> None:
         plan_memory(
             state, layouts(state, 4, Shard()), budget_bytes=1 << 14, max_running=4, step_tokens=32, max_len=10_000
         )
+
+
+def test_a_received_slot_is_never_cleared() -> None:
+    _, storage = build(4)
+    slots = SlotStates(storage, 5)
+    storage.view(2, "matrix")[3] = 1.0
+    slots.receive(Slot(3), 40)
+    with pytest.raises(AssertionError, match="holds a state already"):
+        slots.start(Slot(3))
+    assert bool(storage.view(2, "matrix")[3].all())
+    assert slots.materialized(Slot(3)).depth == 40
+    slots.advance(Slot(3), 41, pending=0)
+
+
+def test_a_slot_holds_one_state_at_a_time() -> None:
+    _, storage = build(4)
+    slots, slot = SlotStates(storage, 5), Slot(1)
+    slots.start(slot)
+    with pytest.raises(AssertionError, match="holds a state already"):
+        slots.receive(slot, 4)
+    with pytest.raises(AssertionError, match="holds a state already"):
+        slots.copy(slots.materialized(slot), slot)
+    slots.release(slot)
+    with pytest.raises(AssertionError, match="released unused"):
+        slots.release(slot)
+    slots.receive(slot, 4)

@@ -78,13 +78,15 @@ class FakeWorker(WorkerServicer):
         cached_tokens: int = 0,
         defaults: SamplingDefaults | None = None,
         paused: bool = False,
+        role: str = "both",
+        fingerprint: str = "f" * 16,
     ) -> None:
         self._answer = answer
         self._description = WorkerDescription(
             worker_id=WorkerId(worker_id),
-            role="both",
+            role=role,
             model_name=model,
-            fingerprint="f" * 16,
+            fingerprint=fingerprint,
             vocab_size=vocab_size,
             max_len=max_len,
             eos_token_ids=(4,),

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from segue.errors import ServingError
+from segue.state.spec import ComponentName
 from tests.support.handoff_worker import Script, Setting, Worker
 
 
@@ -33,7 +34,14 @@ class HandoffProcess:
         assert self._process.stdout is not None
         self._selector.register(self._process.stdout, selectors.EVENT_READ)
         self._read = b""
-        self.address = str(self._answer(60.0)["address"])
+        self._address = ""
+
+    @property
+    def address(self) -> str:
+        """Where the worker serves; waits until it does."""
+        if not self._address:
+            self._address = str(self._answer(60.0)["address"])
+        return self._address
 
     def ask(self, timeout_s: float = 30.0, **command: object) -> dict[str, Any]:
         """One command and its answer."""
@@ -42,6 +50,7 @@ class HandoffProcess:
 
     def tell(self, **command: object) -> None:
         """A command whose answer is read later by `answer`."""
+        assert self.address
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(command).encode() + b"\n")
 
@@ -107,8 +116,9 @@ def handoff_pair(sender: Setting, receiver: Setting) -> Iterator[tuple[HandoffPr
     """A sender and a receiver, killed at the end whatever state they are in."""
     started: list[HandoffProcess] = []
     try:
-        for setting in (sender, receiver):
-            started.append(HandoffProcess(setting))
+        started += [HandoffProcess(setting) for setting in (sender, receiver)]
+        for process in started:
+            assert process.address
         yield started[0], started[1]
     finally:
         for process in started:
@@ -151,6 +161,8 @@ def _state(worker: Worker) -> dict[str, object]:
         "held": sum(one.held for one in counts.values()),
         "reserved": sum(one.reserved for one in counts.values()),
         "quarantined": sum(one.quarantined for one in counts.values()),
+        "pages": worker.pools[ComponentName.FULL].usable_count,
+        "page_tokens": worker.setting.page_tokens,
         "in_flight": worker.in_flight(),
         "handed": len(worker.handed),
         "pushed": worker.pushed(),

@@ -7,16 +7,17 @@ import uuid
 from collections.abc import AsyncIterator
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
+from typing import Any
 
 import grpc.aio
 import torch
 
-from hosting.interceptor import ErrorInterceptor
 from kv_transfer.arena_map import map_arena
 from kv_transfer.desk import Desk
 from kv_transfer.digest import digest_contents, zero_tail
 from kv_transfer.fingerprint import Fingerprint, describe_layouts
 from kv_transfer.handover import Handover
+from kv_transfer.hosting.interceptor import ErrorInterceptor
 from kv_transfer.nixl_agent import NixlAgent, NixlConfig
 from kv_transfer.outbox import GrpcLink, Outbox
 from kv_transfer.peer_servicer import PeerServicer
@@ -115,6 +116,8 @@ class Worker:
         self._turned = asyncio.Event()
         self._pushed = 0
         self.handed: list[Handover] = []
+        self._coming: dict[PrefillCall, Incoming] = {}
+        self._asking: set[asyncio.Task[None]] = set()
         self._desks: dict[WorkerId, Desk] = {}
         self._scratch = Scratch(torch.device("cpu"))
         self.agent: NixlAgent | None = None
@@ -163,69 +166,76 @@ class Worker:
     async def receive(self, address: str, script: Script) -> dict[str, object]:
         """One handoff from the worker at `address`. Raises what ended it."""
         client = PeerClient(address)
-        call: PrefillCall | None = None
-        coming: list[Incoming] = []
+        rows: list[UnitRow] = []
         try:
             peer, transport = await self.peers.connect(client)
+            rows.append(take_row(self.pools, Part.STATE, FULL, 0, script.held_tokens // self.setting.page_tokens))
+            write_pages(self.storage, rows[0], script.request, 0, script.held_tokens)
             call = client.prefill()
-            held = [take_row(self.pools, Part.STATE, FULL, 0, script.held_tokens // self.setting.page_tokens)]
-            write_pages(self.storage, held[0], script.request, 0, script.held_tokens)
-            await call.write(Start(self.worker_id, transport, script.held_tokens, _spec(script)))
-            rows = await self._follow(call, peer.introduction, script, coming)
-            whole = self._whole(script, [*held, *rows])
-            free_rows(self.pools, [*held, *rows])
-            return {"transport": transport.value, "whole": whole, "rows": len(rows)}
-        except ServingError:
-            for incoming in coming:
-                await self._give_up(client, incoming)
-            raise
-        finally:
-            if call is not None:
+            try:
+                await call.write(Start(self.worker_id, transport, script.held_tokens, _spec(script)))
+                await self._follow(call, peer.introduction, script, rows)
+            finally:
                 call.cancel()
+                await self._end(address, call)
+            return {"transport": transport.value, "whole": self._whole(script, rows), "rows": len(rows) - 1}
+        finally:
+            free_rows(self.pools, rows)
             await client.close()
 
-    async def _follow(
-        self, call: PrefillCall, peer: Introduction, script: Script, coming: list[Incoming]
-    ) -> list[UnitRow]:
-        rows: list[UnitRow] = []
+    async def _follow(self, call: PrefillCall, peer: Introduction, script: Script, rows: list[UnitRow]) -> None:
         while True:
             match message := await call.read():
                 case Ask():
-                    checkpoint = message.checkpoint if script.checkpoint is not None else None
-                    terms = Terms(message.prompt_tokens, script.held_tokens, checkpoint)
-                    request_id = RequestId(script.request)
-                    coming.append(
-                        self.receiver.grant(
-                            peer.worker_id, peer.shard, request_id, 1, message.number, terms, headroom_tokens=3
-                        )
-                    )
+                    self._coming[call] = self._grant(peer, script, message)
                     if self.agent is not None:
                         self.agent.expect()
-                    await call.write(coming[0].grant)
+                    await call.write(self._coming[call].grant)
                 case Progress():
                     if self.reservations.progress(message.ticket):
                         await call.write(Renewed(message.ticket, message.sequence))
                 case BlockBytes():
                     self.receiver.put(message)
                 case Finished():
-                    rows += self.receiver.accept(coming[0], Part.STATE, message.digests) or ()
+                    rows += self.receiver.accept(self._coming[call], Part.STATE, message.digests) or ()
                     if script.checkpoint is None:
-                        return rows
+                        return
                 case CheckpointPushed():
-                    rows += self.receiver.accept(coming[0], Part.CHECKPOINT, message.digests) or ()
-                    return rows
+                    rows += self.receiver.accept(self._coming[call], Part.CHECKPOINT, message.digests) or ()
+                    return
                 case Settled():
                     self.reservations.settled(message.ticket)
                 case HandoffFailed():
                     raise message.error
 
-    async def _give_up(self, client: PeerClient, incoming: Incoming) -> None:
+    def _grant(self, peer: Introduction, script: Script, ask: Ask) -> Incoming:
+        checkpoint = ask.checkpoint if script.checkpoint is not None else None
+        terms = Terms(ask.prompt_tokens, script.held_tokens, checkpoint)
+        request_id = RequestId(script.request)
+        return self.receiver.grant(peer.worker_id, peer.shard, request_id, 1, ask.number, terms, headroom_tokens=3)
+
+    async def _end(self, address: str, call: PrefillCall) -> None:
+        """The call is over: what may still be written is quarantined until the sender answers or is proven dead."""
+        if (incoming := self._coming.pop(call, None)) is None:
+            return
+        if self.agent is not None:
+            self.agent.unexpect()
         ticket = incoming.grant.ticket
         if self.reservations.cancel(ticket):
-            # Whoever does not answer is waited for by `_tick`, until it is proven dead.
-            with suppress(ServingError):
+            task = asyncio.create_task(self._ask_until_settled(address, ticket))
+            self._asking.add(task)
+            task.add_done_callback(self._asking.discard)
+
+    async def _ask_until_settled(self, address: str, ticket: Ticket) -> None:
+        client = PeerClient(address)
+        while any(ticket == waiting for _, waiting in self.reservations.quarantined()):
+            try:
                 await client.settle(self.worker_id, ticket, 1.0)
+            except ServingError:
+                await self.turn()
+            else:
                 self.reservations.settled(ticket)
+        await client.close()
 
     def _whole(self, script: Script, rows: list[UnitRow]) -> bool:
         """Whether every position that the rows should hold is what the request has there."""
@@ -252,7 +262,10 @@ class Worker:
                     self.reservations.proven_dead(worker_id)
                     self.desk(worker_id).lost(PeerLost(f"the process of {worker_id} is gone"))
                     await self.peers.forget(worker_id)
-            self.reservations.expire()
+            for ticket in self.reservations.expire():
+                for call, incoming in self._coming.items():
+                    if incoming.grant.ticket == ticket:
+                        call.cancel()
             self.reservations.check()
             for desk in self._desks.values():
                 desk.pump()
@@ -344,7 +357,10 @@ async def _run(worker: Worker, handover: Handover, spec: GenerateSpec) -> None:
             computed = 0
             for index, now in enumerate([*range(script.chunk, n, script.chunk), n]):
                 if script.pause_after == index:
-                    await worker.go.wait()
+                    going = asyncio.ensure_future(worker.go.wait())
+                    ends: set[asyncio.Future[Any]] = {going, handover.settled}
+                    await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+                    going.cancel()
                 for row in (full, window):
                     write_pages(worker.storage, row, script.request, computed, now)
                 if now == n:

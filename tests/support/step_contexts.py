@@ -49,7 +49,7 @@ class Bench:
         self._random = random.Random(seed)
         self.components = [spec.name for spec in model.state.components]
         counts = dict.fromkeys(self.components, units)
-        self.storage = Storage(layouts(model.state, page_tokens, Shard()), counts, torch.device("cpu"))
+        self.storage = Storage(layouts(model.state, page_tokens, Shard()), counts, model.device)
         self.storage.arena.view(torch.float32).fill_(float("nan"))
         self._free = {name: self._random.sample(range(1, units), units - 1) for name in self.components}
         self._steps = 0
@@ -77,9 +77,10 @@ class Bench:
             self.storage,
             self.page_tokens,
             self.model.state,
-            torch.device("cpu"),
+            self.model.device,
         )
-        logits = self.model.forward(replace(step, logit_rows=torch.arange(step.token_ids.shape[0])))
+        every_token = torch.arange(step.token_ids.shape[0], device=self.model.device)
+        logits = self.model.forward(replace(step, logit_rows=every_token))
         results = list(logits.clone().split([part.count for part in parts]))
         for part, result in zip(parts, results, strict=True):
             part.sequence.computed += part.count

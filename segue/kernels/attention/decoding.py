@@ -1,5 +1,6 @@
-"""Attention of decode rows as one batch: one query position a row, keys and values gathered from pages of mixed
-lengths.
+"""Attention of decode rows as one batch: one query position a row, over sequences of mixed lengths in scattered pages.
+
+Keys are gathered token by token; values are not: a bag sums rows of the memory where they lie.
 """
 
 from dataclasses import dataclass
@@ -7,48 +8,58 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention
 
-from segue.batch.step import IntArray
-from segue.kernels.attention.paging import PageTable, blocks_of
-from segue.kernels.interface import AttentionMemory
+from segue.kernels.attention.paging import PageTable
+from segue.kernels.rows import TokenPlaces
 from segue.kernels.scratch import Scratch
 
 SEEN, HIDDEN = np.float32(0), np.float32(-np.inf)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodeShape:
+    """`sharing` query heads share one kv head; `block_rows` is that of the layers' memory."""
+
+    heads: int
+    sharing: int
+    window: int | None
+    block_rows: int
+
+
 @dataclass(frozen=True, slots=True)
 class DecodeBatch:
-    """What all layers of a component share: the pages to read and which of their tokens each row sees."""
+    """What all layers of a component share: which rows of their memory each row of the batch sees."""
 
-    rows: int
-    heads: int
-    index: Tensor  # [rows * heads * columns] int64
-    hidden: Tensor  # [rows, 1, 1, columns * page tokens]: 0 where the row sees the token, else -inf
+    key_rows: Tensor  # [rows * heads * tokens] int64
+    value_rows: Tensor  # [rows * query heads * tokens] int64: the same for every query head
+    bags: Tensor  # [rows * query heads] int64: where each query head's part of `value_rows` starts
+    hidden: Tensor  # [rows * heads, 1, tokens]: 0, or -inf where a row has fewer tokens
 
     @staticmethod
-    def of(table: PageTable, depths: IntArray, heads: int, window: int | None, dtype: torch.dtype) -> "DecodeBatch":
-        """`depths` [rows] are the positions of the rows' tokens, whose keys are stored already."""
-        rows, size = depths.shape[0], table.page_tokens
-        position, first = depths[:, None], table.first[:rows, None]
-        newest = position // size - first
-        column = np.arange(int(newest.max()) + 1)
-        token = np.arange(column.shape[0] * size) + first * size
-        seen, used = token <= position, column <= newest
-        if window is not None:
-            seen &= token >= position - window
-            used &= (first + column + 1) * size > position - window
-        # An unused column may be the sink or hold anything, NaN included. The row's own newest page stands in for it.
-        pages = table.pages[np.arange(rows)[:, None], np.where(used, column, newest)]
-        hidden = torch.from_numpy(np.where(seen, SEEN, HIDDEN)).to(table.device, dtype)
-        return DecodeBatch(rows, heads, table.head_blocks(pages, heads), hidden[:, None, None, :])
+    def of(table: PageTable, tokens: TokenPlaces, shape: DecodeShape, dtype: torch.dtype) -> "DecodeBatch":
+        """One row of the batch per token, whose key is stored already. What a token's own row holds follows from its
+        position alone, but for the padding to the longest row.
+        """
+        newest = tokens.positions[:, None]
+        oldest = np.zeros_like(newest) if shape.window is None else np.maximum(newest - shape.window, 0)
+        seen = np.arange(int((newest - oldest).max()) + 1) + oldest
+        # A shorter row repeats its newest token, hidden: what nobody wrote may be NaN, which no weight makes harmless.
+        rows = table.token_rows(tokens.rows, np.minimum(seen, newest), shape.heads, shape.block_rows)
+        hidden = np.where(seen <= newest, SEEN, HIDDEN).repeat(shape.heads, 0)[:, None]
+        return DecodeBatch(
+            table.tensor(rows),
+            table.tensor(rows.repeat(shape.sharing, 1)),
+            torch.arange(0, rows.size * shape.sharing, seen.shape[1], device=table.device),
+            torch.from_numpy(hidden).to(table.device, dtype),
+        )
 
-    def attend(self, memory: AttentionMemory, query: Tensor, keys: Tensor, values: Tensor, scratch: Scratch) -> Tensor:
-        """query [rows, query heads, dim]; keys and values are the layer's memory [pages, heads, page tokens, dim]."""
-        dim = query.shape[-1]
-        shape = (self.rows, self.heads, -1, dim)
-        key = scratch.gather("keys", blocks_of(keys), self.index).view(shape)
-        value = scratch.gather("values", blocks_of(values), self.index).view(shape)
+    def attend(self, query: Tensor, keys: Tensor, values: Tensor, scale: float, scratch: Scratch) -> Tensor:
+        """query [rows, query heads, dim]; keys and values are the rows [.., dim] of the layer's memory."""
+        blocks, _, tokens = self.hidden.shape
+        dim = query.shape[2]
+        key = scratch.gather("keys", keys, self.key_rows, (blocks, tokens, dim))
         # Query heads that share a kv head stand where a sequence of queries would.
-        out = scaled_dot_product_attention(query.reshape(shape), key, value, attn_mask=self.hidden, scale=memory.scale)
-        return out.reshape(self.rows, -1)
+        scores = torch.baddbmm(self.hidden, query.reshape(blocks, -1, dim), key.transpose(1, 2), alpha=scale)
+        weights = torch.softmax(scores, -1).flatten()
+        out: Tensor = torch.embedding_bag(values, self.value_rows, self.bags, False, 0, False, weights)[0]
+        return out.view(query.shape[0], -1)

@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from segue.kernels.attention.paging import PageTable, blocks_of
-from segue.kernels.interface import AttentionMemory
+from segue.kernels.attention.paging import PageTable
 from segue.kernels.scratch import Scratch
 
 BLOCK_TOKENS = 256
@@ -43,7 +42,7 @@ class ExtendRow:
         oldest = 0 if window is None else max(0, depth - window)
         columns = slice(oldest // size - first, (depth + count - 1) // size - first + 1)
         assert columns.start >= 0, f"row {row} lacks {table.component} pages from position {oldest}"
-        index = table.head_blocks(table.pages[row : row + 1, columns], heads)
+        index = table.head_blocks(row, columns, heads)
         base = oldest // size * size
         blocks = []
         for start in range(0, count, BLOCK_TOKENS):
@@ -58,11 +57,13 @@ class ExtendRow:
             blocks.append(QueryBlock(start, stop, key_start - base, depth + stop - base, hidden[None, None]))
         return ExtendRow(heads, index, tuple(blocks))
 
-    def attend(self, memory: AttentionMemory, query: Tensor, keys: Tensor, values: Tensor, scratch: Scratch) -> Tensor:
-        """query [count, query heads, dim]; keys and values are the layer's memory [pages, heads, page tokens, dim]."""
-        shape = (self.heads, -1, query.shape[2])
-        key = scratch.gather("keys", blocks_of(keys), self.index).view(shape)
-        value = scratch.gather("values", blocks_of(values), self.index).view(shape)
+    def attend(self, query: Tensor, keys: Tensor, values: Tensor, scale: float, scratch: Scratch) -> Tensor:
+        """query [count, query heads, dim]; keys and values are the layer's blocks [pages * heads, page tokens *
+        dim].
+        """
+        shape = (self.heads, self.index.shape[0] // self.heads * keys.shape[1] // query.shape[2], query.shape[2])
+        key = scratch.gather("keys", keys, self.index, shape)
+        value = scratch.gather("values", values, self.index, shape)
         out = torch.empty_like(query)
         sharing = query.shape[1] // self.heads
         for block in self.blocks:
@@ -71,7 +72,7 @@ class ExtendRow:
                 key[:, block.key_start : block.key_stop].repeat_interleave(sharing, 0).unsqueeze(0),
                 value[:, block.key_start : block.key_stop].repeat_interleave(sharing, 0).unsqueeze(0),
                 attn_mask=block.hidden,
-                scale=memory.scale,
+                scale=scale,
             )
             out[block.start : block.stop] = part[0].transpose(0, 1)
         return out.flatten(1)

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from segue.batch.step import IntArray
-from segue.ids import SINK
 from segue.kernels.rows import TokenPlaces
 from segue.runner.context import StepContext
 from segue.state.spec import ComponentName
@@ -36,48 +35,25 @@ class PageTable:
             pages, first = step.window_pages, np.array(step.window_first, np.int64)
         return PageTable(component, pages.numpy(force=True), first, step.page_tokens, pages.device)
 
-    def head_blocks(self, pages: IntArray, heads: int) -> Tensor:
-        """Numbers of the (page, head) blocks that hold pages [rows, columns], by row, head and column; flat."""
+    def token_rows(self, rows: IntArray, positions: IntArray, heads: int, block_rows: int) -> IntArray:
+        """Where tokens lie: positions [rows, tokens] of the table's rows `rows` [rows] as rows of a layer's memory,
+        [rows, heads, tokens].
+        """
+        index, offset = np.divmod(positions, self.page_tokens)
+        pages = self.pages[rows[:, None], index - self.first[rows, None]]
         blocks = pages[:, None] * heads + np.arange(heads)[:, None]
-        return torch.from_numpy(blocks.reshape(-1)).to(self.device)
+        places: IntArray = blocks * block_rows + offset[:, None]
+        return places
+
+    def head_blocks(self, row: int, columns: slice, heads: int) -> Tensor:
+        """The (page, head) blocks of one row's columns, by head; flat."""
+        return self.tensor(self.pages[row, columns] * heads + np.arange(heads)[:, None])
+
+    def tensor(self, values: IntArray) -> Tensor:
+        """Indices for the device, flat."""
+        return torch.from_numpy(values.reshape(-1)).to(self.device)
 
 
-@dataclass(frozen=True, slots=True)
-class WritePlaces:
-    """Where each token of a step, head after head, is stored."""
-
-    block: Tensor  # [T * heads] int64: numbers of the (page, head) blocks
-    offset: Tensor  # [T * heads] int64: the token's place in its page
-
-    @staticmethod
-    def of(table: PageTable, tokens: TokenPlaces, heads: int) -> "WritePlaces":
-        index, offset = np.divmod(tokens.positions, table.page_tokens)
-        pages = table.pages[tokens.rows, index - table.first[tokens.rows]]
-        return WritePlaces(
-            table.head_blocks(pages[:, None], heads), torch.from_numpy(offset.repeat(heads)).to(table.device)
-        )
-
-    def write(self, memory: Tensor, values: Tensor) -> None:
-        """Stores values [T, heads, dim] in memory [pages, heads, page tokens, dim]."""
-        size, dim = memory.shape[2:]
-        memory.view(-1, size, dim).index_put_((self.block, self.offset), values.reshape(-1, dim))
-
-
-def clear_new_pages(step: StepContext, table: PageTable) -> None:
-    """Clears every page that this step begins and does not fill.
-
-    A page may still hold another tenant's bytes behind the last token. Readers take whole pages and give what is
-    past the end no weight, which helps only against finite bytes (a weight of zero times NaN is NaN).
-    """
-    size, starts = table.page_tokens, step.row_starts
-    for row, depth in enumerate(step.depths):
-        end = depth + starts[row + 1] - starts[row]
-        if end % size and end // size * size >= depth:
-            page = int(table.pages[row, end // size - table.first[row]])
-            assert page != SINK, f"row {row} has no {table.component} page for position {end - 1}"
-            step.storage.zero(table.component, page)
-
-
-def blocks_of(memory: Tensor) -> Tensor:
-    """Memory [pages, heads, page tokens, dim] as its (page, head) blocks [pages * heads, page tokens * dim]."""
-    return memory.view(-1, memory.shape[2] * memory.shape[3])
+def write_rows(table: PageTable, tokens: TokenPlaces, heads: int, block_rows: int) -> Tensor:
+    """Rows of a layer's memory in which the step's keys (or values) [T, heads, dim] are stored: [T * heads]."""
+    return table.tensor(table.token_rows(tokens.rows, tokens.positions[:, None], heads, block_rows))

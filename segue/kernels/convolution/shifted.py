@@ -4,6 +4,8 @@ Every output is the same chain of multiply-adds whether its token was decoded or
 result of a token does not depend on the batch.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -11,7 +13,7 @@ from segue.kernels.rows import extended_rows
 from segue.runner.context import StepContext
 
 
-def convolve(step: StepContext, memory: Tensor, columns: Tensor, taps: Tensor) -> Tensor:
+def convolve(step: StepContext, memory: Tensor, columns: Tensor, taps: Sequence[Tensor]) -> Tensor:
     """All rows of a step: columns [T, groups, channels], `memory` the layer's slots as in `decode`."""
     rows = step.decode_rows
     if rows == step.row_count:
@@ -21,8 +23,8 @@ def convolve(step: StepContext, memory: Tensor, columns: Tensor, taps: Tensor) -
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
-def decode(columns: Tensor, taps: Tensor, memory: Tensor, slots: Tensor) -> Tensor:
-    """One token a row: columns [rows, groups, channels], taps [width, groups, channels], oldest first.
+def decode(columns: Tensor, taps: Sequence[Tensor], memory: Tensor, slots: Tensor) -> Tensor:
+    """One token a row: columns [rows, groups, channels], taps [groups, channels] each, oldest first.
 
     `memory` [slots, groups, width - 1, channels] is read and moved on by one token at `slots` [rows].
     """
@@ -30,18 +32,17 @@ def decode(columns: Tensor, taps: Tensor, memory: Tensor, slots: Tensor) -> Tens
     memory[:, :, :-1].index_copy_(0, slots, past[:, :, 1:])
     memory[:, :, -1].index_copy_(0, slots, columns)
     oldest, *later = past.unbind(2)
-    first_tap, *taps_after = taps.unbind(0)
-    out = oldest * first_tap
-    for column, tap in zip((*later, columns), taps_after, strict=True):
+    out = oldest * taps[0]
+    for column, tap in zip((*later, columns), taps[1:], strict=True):
         out.addcmul_(column, tap)
     return out
 
 
-def extend(columns: Tensor, taps: Tensor, memory: Tensor) -> Tensor:
+def extend(columns: Tensor, taps: Sequence[Tensor], memory: Tensor) -> Tensor:
     """Tokens of one row: columns [tokens, groups, channels]; `memory` [groups, width - 1, channels] is the row's
     slot.
     """
-    count, width = columns.shape[0], taps.shape[0]
+    count, width = columns.shape[0], len(taps)
     history = torch.cat([memory.transpose(0, 1), columns])
     out = history[:count] * taps[0]
     for tap in range(1, width):

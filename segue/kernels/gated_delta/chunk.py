@@ -32,11 +32,12 @@ def extend(inputs: DeltaInputs, memory: Tensor, depth: int) -> Tensor:
 
     q, k = chunked(query).unsqueeze(2), chunked(key).unsqueeze(2)  # [chunk, group, 1, 64, dim]
     v, b = chunked(value), chunked(inputs.beta.unsqueeze(-1))  # [chunk, group, head, 64, dim], and dim 1
-    total = chunked(inputs.log_decay.unsqueeze(-1)).cumsum(-2)  # [chunk, group, head, 64, 1]
+    # Differences of these sums count, which after a steep decay are small beside the sums: hence in double.
+    total = chunked(inputs.log_decay.unsqueeze(-1)).cumsum(-2, dtype=torch.float64)  # [chunk, group, head, 64, 1]
     later = torch.ones(CHUNK_TOKENS, CHUNK_TOKENS, dtype=torch.bool, device=key.device).triu(1)
     # exp only of what is masked to -inf first: above the diagonal the difference is positive and could overflow.
-    between = (total - total.transpose(-1, -2)).masked_fill_(later, float("-inf")).exp_()
-    rise, fall = total.exp(), (total[..., -1:, :] - total).exp()
+    between = (total - total.transpose(-1, -2)).float().masked_fill_(later, float("-inf")).exp_()
+    rise, fall = total.float().exp(), (total[..., -1:, :] - total).float().exp()
     products = k @ k.transpose(-1, -2)
     reads = q @ k.transpose(-1, -2)
     # solve_triangular takes the unit diagonal as given and does not read it.
@@ -50,7 +51,7 @@ def extend(inputs: DeltaInputs, memory: Tensor, depth: int) -> Tensor:
     state = memory.clone()
     out = torch.empty_like(fresh)
     for chunk in range(out.shape[0]):
-        correction = torch.sub(fresh[chunk], through[chunk] @ state)
+        correction = fresh[chunk] - through[chunk] @ state
         out[chunk] = outward[chunk] @ state + inside[chunk] @ correction
         state = state * whole_decay[chunk] + inward[chunk] @ correction
     memory.copy_(state)

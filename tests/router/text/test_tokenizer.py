@@ -1,5 +1,6 @@
 """The tokenizer against transformers, and files that cannot be used."""
 
+import asyncio
 import json
 import shutil
 from pathlib import Path
@@ -107,3 +108,13 @@ def test_a_missing_tokenizer_is_named(folder: Path) -> None:
     (folder / "tokenizer.json").unlink()
     with pytest.raises(CheckpointError, match=r"cannot read .*tokenizer\.json: No such file"):
         Tokenizer.from_folder(folder)
+
+
+async def test_a_long_text_is_read_beside_the_event_loop() -> None:
+    reading = asyncio.create_task(asyncio.to_thread(bundled().encode, "a " * 300_000))
+    turns = 0
+    while not reading.done():
+        await asyncio.wait([reading], timeout=0.001)
+        turns += 1
+    assert len(await reading) == 300_001
+    assert turns > 20

@@ -6,12 +6,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from hosting.config import TransferConfig
-from hosting.loading import Identity
-from hosting.neighbours import Neighbours
 from kv_transfer.arena_map import map_arena
 from kv_transfer.desk import Desk
 from kv_transfer.handover import Handover
+from kv_transfer.hosting.config import TransferConfig
+from kv_transfer.hosting.loading import Identity
+from kv_transfer.hosting.neighbours import Neighbours
 from kv_transfer.local_link import LocalLink
 from kv_transfer.nixl_agent import NixlAgent, NixlConfig
 from kv_transfer.outbox import GrpcLink, Outbox
@@ -27,6 +27,7 @@ from segue.peering import Introduction
 from segue.state.layout import Shard
 from segue.state.storage import Storage
 from segue.wire import PROTOCOL_VERSION
+from segue.wire.channel import PLAIN, TlsConfig
 from segue.wire.peer_client import PeerClient
 
 log = logging.getLogger(__name__)
@@ -54,13 +55,14 @@ class Exchange:
         storage: Storage,
         config: TransferConfig,
         neighbours: Neighbours | None = None,
+        tls: TlsConfig = PLAIN,
     ) -> "Exchange":
         """Starts NIXL, if it may be chosen. Where it cannot run, state travels as messages."""
         scratch = Scratch(storage.arena.device)
         agent = await asyncio.to_thread(_agent, worker_id, storage, scratch, config)
         if neighbours is not None:
             neighbours.enter(worker_id, storage.arena)
-        return Exchange(worker_id, identity, storage, config, agent, scratch, neighbours)
+        return Exchange(worker_id, identity, storage, config, agent, scratch, neighbours, tls)
 
     def __init__(
         self,
@@ -71,6 +73,7 @@ class Exchange:
         agent: NixlAgent | None,
         scratch: Scratch,
         neighbours: Neighbours | None,
+        tls: TlsConfig,
     ) -> None:
         facts = identity.facts
         self.side = Side(facts.layouts, facts.page_tokens, facts.window)
@@ -79,6 +82,7 @@ class Exchange:
         self._config = config
         self._agent = agent
         self._neighbours = neighbours
+        self._tls = tls
         allowed = [name for name in config.allowed if name is not TransportName.LOCAL or neighbours is not None]
         introduction = Introduction(
             worker_id=worker_id,
@@ -126,7 +130,7 @@ class Exchange:
         async with self._connecting.setdefault(address, asyncio.Lock()):
             if (way := self._ways.get(address)) is not None:
                 return way
-            client = self._clients.setdefault(address, PeerClient(address))
+            client = self._clients.setdefault(address, PeerClient(address, self._tls))
             peer, transport = await self.peers.connect(client)
             way = self._ways[address] = Way(client, peer, transport)
             return way

@@ -41,25 +41,36 @@ class TransferConfig:
 
     `transports` lists what may be chosen, separated by commas. `lease_s` is how long a promise of room stands without a
     sign of life of the sender. `verify` compares digests of everything that arrives. `ucx_tls` is for NIXL's UCX, empty
-    for its own choice. `connect_s` bounds an introduction, the self-test included; `settle_s` is how often a silent
-    sender is asked again whether its writes have ended.
+    for its own choice. A peer that says nothing for `silence_s` counts as gone. `connect_s` bounds an introduction, the
+    self-test included; `settle_s` is how often a silent sender is asked again whether its writes have ended. When more
+    than `quarantine_share` of a pool is in quarantine, and some of it for more than `quarantine_s`, the worker drains
+    and ends, to be started afresh.
     """
 
     transports: str = "local,nixl,grpc"
     lease_s: float = 30.0
     verify: bool = False
     ucx_tls: str = ""
+    heartbeat_s: float = 1.0
+    silence_s: float = 5.0
     connect_s: float = 10.0
     settle_s: float = 1.0
+    quarantine_s: float = 120.0
+    quarantine_share: float = 0.25
 
     def __post_init__(self) -> None:
         unknown = [name for name in self.transports.split(",") if name not in set(TransportName)]
         if unknown:
             known = ", ".join(TransportName)
             raise ConfigError(f"transfer.transports names {unknown[0]!r}; known are {known}", param="transports")
-        for name in ("lease_s", "connect_s", "settle_s"):
+        for name in ("lease_s", "heartbeat_s", "silence_s", "connect_s", "settle_s", "quarantine_s"):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"transfer.{name} is {getattr(self, name)}, it must be above 0", param=name)
+        if self.silence_s <= self.heartbeat_s:
+            raise ConfigError(
+                f"transfer.silence_s {self.silence_s} must be longer than heartbeat_s {self.heartbeat_s}",
+                param="silence_s",
+            )
 
     @property
     def allowed(self) -> tuple[TransportName, ...]:

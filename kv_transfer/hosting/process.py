@@ -9,8 +9,8 @@ import sys
 from collections.abc import Callable
 from typing import Any, NoReturn, Protocol
 
-from hosting.exits import EXIT_BROKEN, EXIT_OK
-from hosting.loading import Loaded
+from kv_transfer.hosting.exits import EXIT_BROKEN, EXIT_OK
+from kv_transfer.hosting.loading import Loaded
 
 
 class Host(Protocol):

@@ -7,9 +7,10 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as health_aio
 from grpc_reflection.v1alpha import reflection
 
-from hosting.config import WorkerConfig
-from hosting.interceptor import ErrorInterceptor
+from kv_transfer.hosting.config import WorkerConfig
+from kv_transfer.hosting.interceptor import ErrorInterceptor
 from segue.errors import ConfigError
+from segue.wire.channel import PLAIN, TlsConfig, bind
 
 _HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
 _STOP_GRACE_S = 2.0
@@ -18,7 +19,7 @@ _STOP_GRACE_S = 2.0
 class Listener:
     """Connections wait at the bound port until `start`."""
 
-    def __init__(self, config: WorkerConfig) -> None:
+    def __init__(self, config: WorkerConfig, tls: TlsConfig = PLAIN) -> None:
         """Binds. Raises ConfigError when the port cannot be had."""
         self._health = health_aio.HealthServicer()
         self._server = grpc.aio.server(
@@ -33,7 +34,7 @@ class Listener:
             ],
         )
         try:
-            port = self._server.add_insecure_port(f"{config.host}:{config.port}")
+            port = bind(self._server, f"{config.host}:{config.port}", tls)
         except RuntimeError as error:
             raise ConfigError(
                 f"cannot listen on {config.host}:{config.port}: the port is in use or not permitted; choose another",

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Generic, Protocol, TypeVar
 
-from hosting.loading import Loaded
-from hosting.mailbox import Mailbox
-from hosting.outlet import Outlet
+from kv_transfer.hosting.loading import Loaded
+from kv_transfer.hosting.mailbox import Mailbox
+from kv_transfer.hosting.outlet import Outlet
 
 C = TypeVar("C")
 N = TypeVar("N")

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from hosting.loading import Identity
+from kv_transfer.hosting.loading import Identity
 from segue.engine import EngineStatus
 from segue.ids import WorkerId
 from segue.state.layout import UnitLayout

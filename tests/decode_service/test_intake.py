@@ -1,0 +1,210 @@
+"""State on its way in, one message at a time: late, repeated and foreign ones change nothing, and nothing is lost."""
+
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+
+from decode_service.commands import Arrived, Asked, Progressed
+from decode_service.intake import Intake, Over, Reply
+from kv_transfer.plan import Side
+from kv_transfer.receiver import Receiver
+from kv_transfer.reservations import Reservations
+from segue.batch.news import Usage
+from segue.batch.request import EmittedToken, FinishReason
+from segue.batch.role import Role
+from segue.engine import Engine
+from segue.errors import DigestMismatch, LeaseExpired, PeerLost, TransferFailed
+from segue.handoff import Ask, Finished, Grant, Progress, Renewed, StateDigest, Ticket
+from segue.ids import Handle, RequestId, ReservationId, WorkerId
+from segue.state.layout import Shard, layouts
+from segue.state.spec import ComponentName
+from segue.state.storage import Storage
+from tests.decode_service.engines import PAGE, STATE
+from tests.decode_service.router_end import spec
+from tests.support.policies import Clock, Rig, rig
+
+PEER = WorkerId("prefill")
+H1, H2 = Handle(1), Handle(2)
+FIRST = EmittedToken(9, -0.5)
+
+
+@dataclass
+class Door:
+    """An intake with its engine and clock."""
+
+    made: Rig
+    intake: Intake
+    clock: Clock
+
+    @property
+    def engine(self) -> Engine:
+        return self.made.engine
+
+    def expect(self, handle: Handle = H1, length: int = 6) -> None:
+        prompt = tuple(range(3, 3 + length))
+        self.engine.expect(replace(spec(f"q{handle}"), prompt=prompt), handle)
+        self.intake.expect(handle, 1)
+
+    def ask(self, handle: Handle = H1, prompt_tokens: int = 6) -> None:
+        self.intake.asked(Asked(handle, 1, PEER, Shard(), Ask(1, prompt_tokens, None)))
+
+    def turn(self) -> list[Reply]:
+        """What the station does around a step."""
+        self.intake.expire()
+        record = self.engine.launch()
+        if record is not None:
+            self.engine.commit(record)
+        self.intake.grant_promised()
+        self.note_ended()
+        return self.intake.take_replies()
+
+    def note_ended(self) -> list[Exception | None]:
+        ended = self.engine.take_ended()
+        for one in ended:
+            self.intake.ended(one.handle)
+        self.engine.check()
+        self.intake.check()
+        return [one.error for one in ended]
+
+    def granted(self) -> Ticket:
+        self.expect()
+        self.ask()
+        (reply,) = self.turn()
+        assert isinstance(reply.message, Grant)
+        return reply.message.ticket
+
+    def finish(self, ticket: Ticket | None, *digests: StateDigest) -> bool:
+        """The sender's last word; whether it was news."""
+        finished = Finished(ticket, FIRST, Usage(6, 1, 2), digests)
+        news = self.intake.arrived(Arrived(H1, 1, finished))
+        return news is not None
+
+    def counts(self) -> dict[str, tuple[int, int, int]]:
+        """Held, reserved and quarantined units of each pool."""
+        return {pool.name: (pool.held, pool.reserved, pool.quarantined) for pool in self.engine.status().pools}
+
+
+@pytest.fixture
+def door() -> Door:
+    components = frozenset({ComponentName.FULL, ComponentName.RECURRENT})
+    made = rig(role=Role.DECODE, components=components, page_tokens=PAGE, pages=32, slots=3)
+    forms = layouts(STATE, PAGE, Shard())
+    storage = Storage(forms, {name: pool.capacity for name, pool in made.pools.items()}, torch.device("cpu"))
+    clock = Clock()
+    reservations = Reservations(made.pools, clock, lease_s=30.0)
+    intake = Intake(made.engine, Receiver(reservations, storage, Side(forms, PAGE, None)), clock)
+    return Door(made, intake, clock)
+
+
+def test_a_grant_covers_the_prompt_and_the_first_tokens_after_it(door: Door) -> None:
+    ticket = door.granted()
+    # Six tokens of prompt and seven that may follow before the last.
+    assert door.counts() == {"full": (0, 4, 0), "recurrent": (0, 1, 0)}
+    assert door.finish(ticket)
+    assert door.counts() == {"full": (4, 0, 0), "recurrent": (1, 0, 0)}
+    assert door.intake.take_replies() == [Reply(H1, Over(None))]
+    assert door.intake.figures.count == 1
+
+
+def test_a_second_ask_and_a_second_end_are_no_news(door: Door) -> None:
+    ticket = door.granted()
+    door.ask()
+    assert door.turn() == []
+    assert door.finish(ticket)
+    assert not door.finish(ticket)
+
+
+def test_the_word_of_another_ticket_or_attempt_changes_nothing(door: Door) -> None:
+    ticket = door.granted()
+    for other in (
+        Ticket(RequestId("other"), ticket.reservation, 1),
+        Ticket(ticket.request_id, ReservationId(ticket.reservation + 1), 1),
+        Ticket(ticket.request_id, ticket.reservation, 2),
+    ):
+        assert not door.finish(other)
+        door.intake.settled(other)
+        door.intake.progressed(Progressed(H1, 1, Progress(other, 1, 4)))
+    assert door.intake.arrived(Arrived(H1, 2, Finished(ticket, FIRST, Usage()))) is None
+    assert door.turn() == []
+    assert door.finish(ticket)
+
+
+def test_a_client_that_leaves_fences_what_was_promised(door: Door) -> None:
+    ticket = door.granted()
+    door.engine.cancel(H1, 1)
+    door.note_ended()
+    assert door.intake.take_replies() == [Reply(H1, Over(ticket))]
+    assert door.counts() == {"full": (0, 0, 4), "recurrent": (0, 0, 1)}
+    assert not door.finish(ticket), "what arrives now is nobody's"
+    door.intake.settled(ticket)
+    door.intake.settled(ticket)
+    assert door.counts() == {"full": (0, 0, 0), "recurrent": (0, 0, 0)}
+
+
+def test_signs_of_life_keep_a_promise_and_silence_ends_it(door: Door) -> None:
+    ticket = door.granted()
+    door.clock.now = 20
+    door.intake.progressed(Progressed(H1, 1, Progress(ticket, 3, 4)))
+    assert door.turn() == [Reply(H1, Renewed(ticket, 3))]
+    door.clock.now = 45
+    assert door.turn() == []
+    door.clock.now = 51
+    door.intake.expire()
+    (error,) = door.note_ended()
+    assert isinstance(error, LeaseExpired)
+    assert door.intake.take_replies() == [Reply(H1, Over(ticket))]
+    assert door.counts()["full"] == (0, 0, 4)
+
+
+def test_a_sender_that_gives_up_costs_an_error_and_no_page(door: Door) -> None:
+    ticket = door.granted()
+    door.intake.settled(ticket)
+    (error,) = door.note_ended()
+    assert isinstance(error, TransferFailed)
+    assert door.intake.take_replies() == [Reply(H1, Over(None))]
+    assert door.counts()["full"] == (0, 0, 0)
+
+
+def test_a_dead_sender_costs_an_error_and_no_page(door: Door) -> None:
+    door.granted()
+    door.intake.peer_died(PEER)
+    (error,) = door.note_ended()
+    assert isinstance(error, PeerLost)
+    assert door.counts()["full"] == (0, 0, 0)
+
+
+def test_state_with_another_digest_is_not_used(door: Door) -> None:
+    ticket = door.granted()
+    assert not door.finish(ticket, StateDigest(ComponentName.FULL, "0" * 32))
+    (error,) = door.note_ended()
+    assert isinstance(error, DigestMismatch)
+    assert door.counts() == {"full": (0, 0, 0), "recurrent": (0, 0, 0)}
+
+
+def test_an_ask_for_another_prompt_is_refused(door: Door) -> None:
+    door.expect()
+    door.ask(prompt_tokens=7)
+    door.turn()
+    assert door.counts()["full"] == (0, 0, 0)
+    assert door.engine.idle
+
+
+def test_an_output_that_ends_at_once_gives_its_promise_back(door: Door) -> None:
+    ticket = door.granted()
+    finished = Finished(None, EmittedToken(1, 0.0), Usage(6, 1, 0), reason="stop")
+    news = door.intake.arrived(Arrived(H1, 1, finished))
+    assert news is not None
+    assert [end.reason for end in news.ended] == [FinishReason.STOP]
+    assert door.intake.take_replies() == [Reply(H1, Over(ticket))]
+    door.intake.settled(ticket)
+    assert door.counts()["full"] == (0, 0, 0)
+
+
+def test_a_large_quarantine_is_seen_and_a_small_one_is_not(door: Door) -> None:
+    door.granted()
+    door.engine.cancel(H1, 1)
+    door.note_ended()
+    door.clock.now = 100
+    assert door.intake.stuck_for_s(share=0.2) == 100
+    assert door.intake.stuck_for_s(share=0.5) == 0

@@ -1,0 +1,180 @@
+"""Random lives of requests whose state comes from elsewhere, beside local ones: what is promised is there."""
+
+from dataclasses import dataclass
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from segue.batch.admission import headroom
+from segue.batch.news import EngineNews
+from segue.batch.request import EmittedToken, Request
+from segue.batch.role import Role
+from segue.errors import ContextTooLong, PoolExhausted, QueueFull
+from segue.handoff import Part, UnitRow
+from segue.ids import Handle
+from segue.state.needs import first_window_page, page_count
+from segue.state.pool import Owner
+from segue.state.spec import ComponentName
+from tests.support.policies import EOS, Rig, rig, spec
+
+
+@dataclass
+class Promise:
+    """Units set aside for one request: QUARANTINED once nobody waits for them but they may still be written."""
+
+    rows: list[UnitRow]
+    owner: Owner = Owner.RESERVED
+
+
+class DecodeMachine(RuleBasedStateMachine):
+    """Asks, states and settlements of senders come in any order, or not at all until the end."""
+
+    made: Rig
+
+    @initialize(
+        components=st.sampled_from([frozenset(ComponentName), frozenset({ComponentName.FULL, ComponentName.WINDOW})]),
+        page=st.sampled_from([1, 3, 4]),
+        window=st.sampled_from([1, 6]),
+        window_pages=st.sampled_from([27, 40]),
+    )
+    def start(self, components: frozenset[ComponentName], page: int, window: int, window_pages: int) -> None:
+        self.made = rig(
+            components=components,
+            role=Role.DECODE,
+            page_tokens=page,
+            window=window,
+            pages=90,
+            window_pages=window_pages,
+            slots=3,
+            max_running=3,
+            max_waiting=5,
+            max_len=40,
+            chunk_tokens=5,
+            step_tokens=8,
+        )
+        self.promises: dict[Handle, Promise] = {}
+        self.reached: dict[Handle, int] = {}
+        self.count = 0
+
+    @rule(
+        length=st.sampled_from([1, 5, 9, 30]),
+        budget=st.sampled_from([1, 2, 9, 30]),
+        stop=st.integers(0, 60),
+        emitted=st.integers(0, 3),
+        local=st.booleans(),
+    )
+    def submit(self, length: int, budget: int, stop: int, emitted: int, local: bool) -> None:
+        self.count += 1
+        handle = Handle(self.count)
+        self.made.runner.script[f"q{handle}", stop] = EOS
+        asked = spec(f"q{handle}", length, max_tokens=budget, emitted=[7] * min(emitted, budget - 1))
+        try:
+            (self.made.engine.submit if local else self.made.engine.expect)(asked, handle)
+        except (QueueFull, ContextTooLong):
+            return
+        self.reached[handle] = len(asked.emitted)
+
+    @rule(handle=st.integers(1, 12))
+    def ask(self, handle: int) -> None:
+        self.made.engine.ask(Handle(handle), 1)
+
+    @rule()
+    def step(self) -> None:
+        record = self.made.engine.launch()
+        if record is not None:
+            self._note(self.made.engine.commit(record))
+        for request in self.made.engine.take_promised():
+            self.promises[request.handle] = Promise(self._reserve(request))
+
+    @rule(handle=st.integers(1, 12), stops=st.booleans())
+    def state_arrives(self, handle: int, stops: bool) -> None:
+        """With it comes the first token, which may be the last: then the state is of no use."""
+        promise = self.promises.get(Handle(handle))
+        if promise is None or promise.owner is Owner.QUARANTINED:
+            return
+        token = EmittedToken(EOS if stops else 9, 0.0)
+        news = self.made.engine.receive_last(Handle(handle), 1, token, 0)
+        if news is not None:
+            self._fence(promise)
+        else:
+            del self.promises[Handle(handle)]
+            for row in promise.rows:
+                self.made.pools[row.component].move(_units(row), Owner.RESERVED, Owner.HELD)
+            news = self.made.engine.receive(Handle(handle), 1, promise.rows, token, 0)
+        self._note(news)
+
+    @rule(handle=st.integers(1, 12))
+    def sender_settles(self, handle: int) -> None:
+        promise = self.promises.get(Handle(handle))
+        if promise is not None and promise.owner is Owner.QUARANTINED:
+            del self.promises[Handle(handle)]
+            for row in promise.rows:
+                self.made.pools[row.component].free(_units(row), Owner.QUARANTINED)
+
+    @rule(handle=st.integers(1, 12))
+    def client_leaves(self, handle: int) -> None:
+        self.made.engine.cancel(Handle(handle), 1)
+        for ended in self.made.engine.take_ended():
+            self.reached.pop(ended.handle)
+            if (promise := self.promises.get(ended.handle)) is not None:
+                self._fence(promise)
+
+    @invariant()
+    def pools_are_whole(self) -> None:
+        if not hasattr(self, "made"):
+            return
+        self.made.engine.check()
+        for name, pool in self.made.pools.items():
+            rows = [row for promise in self.promises.values() for row in promise.rows if row.component is name]
+            counts = pool.counts()
+            assert sum(len(row.units) for row in rows) == counts.reserved + counts.quarantined
+
+    def teardown(self) -> None:
+        if not hasattr(self, "made"):
+            return
+        for _ in range(500):
+            for number in range(1, self.count + 1):
+                self.ask(number)
+                self.sender_settles(number)
+                self.state_arrives(number, stops=False)
+            self.step()
+            if self.made.engine.idle and not self.promises:
+                break
+        assert self.made.engine.idle, "a request starved"
+        assert not self.promises
+        assert all(pool.free + pool.sink == pool.capacity for pool in self.made.engine.status().pools)
+        assert self.made.slots.depths == {}
+
+    def _reserve(self, request: Request) -> list[UnitRow]:
+        n, page, window = request.known_len, self.made.runner.page_tokens, self.made.runner.window
+        stop = page_count(n + headroom(request), page)
+        rows = []
+        for name, pool in self.made.pools.items():
+            first = first_window_page(n, window or 0, page) if name is ComponentName.WINDOW else 0
+            count = 1 if name is ComponentName.RECURRENT else stop - first
+            try:
+                rows.append(UnitRow(Part.STATE, name, first, tuple(pool.alloc(count, Owner.RESERVED))))
+            except PoolExhausted as error:
+                raise AssertionError(f"room was promised that is not there: {error}") from error
+        return rows
+
+    def _fence(self, promise: Promise) -> None:
+        for row in promise.rows:
+            self.made.pools[row.component].move(_units(row), promise.owner, Owner.QUARANTINED)
+        promise.owner = Owner.QUARANTINED
+
+    def _note(self, news: EngineNews) -> None:
+        for handle, index in zip(news.handles, news.indices, strict=True):
+            assert index == self.reached[handle], "an output goes on where it stood, nothing lost or twice"
+            self.reached[handle] += 1
+        for ended in news.ended:
+            del self.reached[ended.handle]
+
+
+def _units(row: UnitRow) -> list[int]:
+    return [unit for unit in row.units if unit is not None]
+
+
+TestDecodeMachine = DecodeMachine.TestCase
+TestDecodeMachine.settings = settings(max_examples=150, stateful_step_count=50, deadline=None)

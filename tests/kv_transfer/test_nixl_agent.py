@@ -1,0 +1,103 @@
+"""The NIXL agent does what the library leaves out: damaged metadata and repeated introductions harm nobody."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from uuid import uuid4
+
+import numpy as np
+import pytest
+import torch
+
+from kv_transfer.nixl_agent import NixlAgent, NixlConfig
+from segue.errors import ConfigError, ServingError, TransferRefused
+from segue.peering import metadata_digest
+
+WAIT_S = 30.0
+BLOCKS = np.array([[0, 512, 256], [1024, 0, 128]], dtype=np.int64)
+
+
+class Party:
+    """An agent over 4 KiB."""
+
+    def __init__(self) -> None:
+        self.arena = torch.randint(1, 256, (4096,), dtype=torch.uint8)
+        self.scratch = torch.zeros(64, dtype=torch.uint8)
+        self.agent = NixlAgent(f"party-{uuid4().hex[:8]}", self.arena, self.scratch, NixlConfig())
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[Party, Party]]:
+    ours, theirs = Party(), Party()
+    theirs.agent.expect()
+    yield ours, theirs
+    for party in (ours, theirs):
+        party.agent.close()
+
+
+def writes(ours: Party, theirs: Party) -> bool:
+    """Whether a write arrives, and nothing beside it changes."""
+    expected = theirs.arena.clone()
+    for source, target, size in BLOCKS.tolist():
+        expected[target : target + size] = ours.arena[source : source + size]
+    ours.agent.write(theirs.agent.endpoint, BLOCKS, "pages").result(WAIT_S)
+    return torch.equal(theirs.arena, expected)
+
+
+def test_a_write_puts_every_block_in_its_place(pair: tuple[Party, Party]) -> None:
+    ours, theirs = pair
+    ours.agent.connect(theirs.agent.endpoint).result(WAIT_S)
+    assert writes(ours, theirs)
+
+
+def test_a_write_of_nothing_has_settled_at_once(pair: tuple[Party, Party]) -> None:
+    ours, theirs = pair
+    assert ours.agent.write(theirs.agent.endpoint, BLOCKS[:0], "nothing").result(0) is None
+
+
+def test_damaged_metadata_is_refused_and_a_known_peer_stays_reachable(pair: tuple[Party, Party]) -> None:
+    ours, theirs = pair
+    whole = theirs.agent.endpoint
+    ours.agent.connect(whole).result(WAIT_S)
+    with pytest.raises(TransferRefused, match="arrived damaged"):
+        ours.agent.connect(replace(whole, metadata=whole.metadata[:-40])).result(WAIT_S)
+    assert writes(ours, theirs)
+
+
+def test_metadata_that_the_library_refuses_is_a_typed_error(pair: tuple[Party, Party]) -> None:
+    ours, theirs = pair
+    cut = theirs.agent.endpoint.metadata[:-40]
+    broken = replace(theirs.agent.endpoint, metadata=cut, metadata_digest=metadata_digest(cut))
+    refused = ours.agent.connect(broken)
+    with pytest.raises(TransferRefused, match="does not accept"):
+        refused.result(WAIT_S)
+
+
+def test_a_peer_that_introduces_itself_twice_stays_reachable(pair: tuple[Party, Party]) -> None:
+    ours, theirs = pair
+    for _ in range(2):
+        ours.agent.connect(theirs.agent.endpoint).result(WAIT_S)
+    assert writes(ours, theirs)
+
+
+def test_metadata_under_another_name_is_refused(pair: tuple[Party, Party]) -> None:
+    ours, theirs = pair
+    with pytest.raises(TransferRefused, match="belongs to"):
+        ours.agent.connect(replace(theirs.agent.endpoint, agent="somebody")).result(WAIT_S)
+
+
+def test_a_write_to_a_peer_that_is_not_known_is_a_typed_error(pair: tuple[Party, Party]) -> None:
+    ours, theirs = pair
+    with pytest.raises(ServingError, match="pages"):
+        ours.agent.write(theirs.agent.endpoint, BLOCKS, "pages").result(WAIT_S)
+    ours.agent.disconnect(theirs.agent.endpoint.agent).result(WAIT_S)
+
+
+def test_a_block_outside_the_peers_arena_never_reaches_the_library(pair: tuple[Party, Party]) -> None:
+    ours, theirs = pair
+    with pytest.raises(AssertionError):
+        ours.agent.write(theirs.agent.endpoint, np.array([[0, 4095, 2]], dtype=np.int64), "pages")
+
+
+def test_transports_without_tcp_are_refused_at_start() -> None:
+    with pytest.raises(ConfigError, match="without tcp"):
+        NixlConfig(ucx_tls="cma")
