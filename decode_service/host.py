@@ -37,8 +37,9 @@ class Host:
         tls: TlsConfig = PLAIN,
     ) -> None:
         """Binds first of all: a port that is taken is told, by ConfigError, before weights are read."""
+        transfer = transfer or TransferConfig()
         self._config = config
-        self._listener = Listener(config, tls)
+        self._listener = Listener(config, min(config.silence_s, transfer.silence_s), tls)
         self.worker = Worker(config, WorkerId(f"decode-{uuid.uuid4().hex[:12]}"), transfer, neighbours, tls)
 
     @property

@@ -40,8 +40,9 @@ class PrefillHost:
         tls: TlsConfig = PLAIN,
     ) -> None:
         """Binds first of all: a port that is taken is told, by ConfigError, before weights are read."""
+        transfer = transfer or TransferConfig()
         self._config = config
-        self._listener = Listener(config, tls)
+        self._listener = Listener(config, min(config.silence_s, transfer.silence_s), tls)
         self.worker = PrefillWorker(WorkerId(f"prefill-{uuid.uuid4().hex[:12]}"), transfer, neighbours, tls)
 
     @property

@@ -5,6 +5,7 @@ import itertools
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
+from typing import Any
 
 from kv_transfer.hosting.config import TransferConfig
 from kv_transfer.hosting.engine_thread import EngineThread
@@ -20,7 +21,7 @@ from prefill_service.commands import Command, PrefillEvent, Report, Submit
 from prefill_service.serving import Serving
 from prefill_service.station import PrefillStation
 from segue.engine import EngineStatus
-from segue.errors import DeadlineExceeded, InvalidRequest, ServingError, WorkerUnavailable
+from segue.errors import DeadlineExceeded, InvalidRequest, PeerLost, ServingError, WorkerUnavailable
 from segue.handoff import FromReceiver, FromSender, Start
 from segue.ids import Handle, WorkerId
 from segue.wire import Transfers, WorkerDescription, WorkerStatus
@@ -113,8 +114,9 @@ class PrefillWorker:
         start = await self._hello(incoming)
         outbox = Outbox(asyncio.get_running_loop(), self.exchange.storage.arena)
         serving = await self._accept(start, outbox)
+        answering = asyncio.current_task()
         listening = asyncio.create_task(serving.listen(incoming))
-        listening.add_done_callback(lambda _: outbox.finish())
+        listening.add_done_callback(lambda task: _end_sending(task, outbox, answering))
         beside = [asyncio.create_task(work) for work in (serving.start_when_granted(), serving.beat())]
         try:
             async with aclosing(outbox.messages()) as messages:
@@ -200,3 +202,11 @@ class PrefillWorker:
         if not self.broken.done():
             self.broken.set_result(error)
         self._idle.set()
+
+
+def _end_sending(listening: "asyncio.Task[None]", outbox: Outbox, answering: "asyncio.Task[Any] | None") -> None:
+    """The receiver says no more, so what is still to be sent is the last."""
+    outbox.finish()
+    if not listening.cancelled() and isinstance(listening.exception(), PeerLost) and answering is not None:
+        # It may have stopped reading as well, and then the call hangs in a write that never ends.
+        answering.cancel()

@@ -19,8 +19,11 @@ _STOP_GRACE_S = 2.0
 class Listener:
     """Connections wait at the bound port until `start`."""
 
-    def __init__(self, config: WorkerConfig, tls: TlsConfig = PLAIN) -> None:
-        """Binds. Raises ConfigError when the port cannot be had."""
+    def __init__(self, config: WorkerConfig, silence_s: float, tls: TlsConfig = PLAIN) -> None:
+        """Binds. A caller that is silent for longer than `silence_s` is cut off, also where a call to it hangs.
+
+        Raises ConfigError when the port cannot be had.
+        """
         self._health = health_aio.HealthServicer()
         self._server = grpc.aio.server(
             interceptors=[ErrorInterceptor()],
@@ -28,8 +31,8 @@ class Listener:
                 # Without this two workers could share one port and each get half of the calls.
                 ("grpc.so_reuseport", 0),
                 # A frozen or unreachable peer answers no ping: its connection ends, and with it a write that hangs.
-                ("grpc.keepalive_time_ms", int(config.silence_s * 1000)),
-                ("grpc.keepalive_timeout_ms", int(config.silence_s * 1000)),
+                ("grpc.keepalive_time_ms", int(silence_s * 1000)),
+                ("grpc.keepalive_timeout_ms", int(silence_s * 1000)),
                 ("grpc.max_receive_message_length", 64 << 20),
             ],
         )
