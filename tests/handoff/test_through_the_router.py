@@ -65,7 +65,7 @@ def started() -> Iterator[Deployment]:
 async def deployment(started: Deployment) -> Deployment:
     """All workers there, and known to the router."""
     started.restore()
-    async with httpx.AsyncClient(base_url=started.url) as http, asyncio.timeout(30):
+    async with httpx.AsyncClient(base_url=started.url) as http, asyncio.timeout(90):
         while True:
             listed = (await http.get("/workers")).json()["workers"]
             if all(worker["state"] == "ready" and worker["breaker"] == "closed" for worker in listed):
