@@ -68,7 +68,7 @@ async def deployment(started: Deployment) -> Deployment:
     async with httpx.AsyncClient(base_url=started.url) as http, asyncio.timeout(90):
         while True:
             listed = (await http.get("/workers")).json()["workers"]
-            if all(worker["state"] == "ready" and worker["breaker"] == "closed" for worker in listed):
+            if all(worker["state"] == "ready" and worker["breaker"] != "open" for worker in listed):
                 return started
 
 
