@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -11,6 +10,7 @@ from typing import Protocol, cast
 
 from benchmarks.machine import describe_commit, describe_machine
 from benchmarks.refusal import Refused
+from segue.threads import let_waiting_threads_sleep
 
 BENCHMARKS = ("engine", "overhead", "serve", "accuracy", "transfer", "handoff", "cuda_handoff")
 
@@ -67,5 +67,5 @@ def main(arguments: Sequence[str]) -> int:
 if __name__ == "__main__":
     # As `segue worker` does it, and before any benchmark loads torch. The bare engine shares its cores with nobody.
     if sys.argv[1:2] != ["engine"]:
-        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+        let_waiting_threads_sleep()
     sys.exit(main(sys.argv[1:]))

@@ -11,6 +11,7 @@ from pathlib import Path
 from deploy.exits import EXIT_CONFIG, EXIT_FAILED, EXIT_OK
 from deploy.tether import tie_to_parent
 from segue.errors import ConfigError, ServingError
+from segue.threads import let_waiting_threads_sleep
 
 _FLAGS = {
     "model": ("engine.model", "model folder (default: the bundled model)"),
@@ -87,9 +88,7 @@ def _stop(args: argparse.Namespace) -> int:
 
 
 def _worker(args: argparse.Namespace) -> int:
-    # Threads of a matrix product that wait for each other sleep instead of spinning: beside a router on few cores,
-    # spinning costs several times the work itself. Torch reads it when it is loaded.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    let_waiting_threads_sleep()
     from deploy.reports import reporter
     from deploy.settings import load_settings
     from deploy.worker import run

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from segue.config import require_above_zero, require_not_negative
 from segue.errors import ConfigError
 
 
@@ -26,19 +27,14 @@ class RoleConfig:
         return self.replicas_max > self.replicas
 
     def __post_init__(self) -> None:
-        if self.replicas < 0:
-            raise ConfigError(f"replicas is {self.replicas}, it must not be negative", param="replicas")
+        require_not_negative("", self, "replicas", "cpus", "gpus")
+        require_above_zero("", self, "target_requests")
         if self.replicas_max and not self.replicas <= self.replicas_max:
             raise ConfigError(
                 f"replicas_max is {self.replicas_max}, it must be 0 (a fixed number) or at least replicas "
                 f"{self.replicas}",
                 param="replicas_max",
             )
-        if self.target_requests <= 0:
-            raise ConfigError(f"target_requests is {self.target_requests}, it must be above 0", param="target_requests")
-        for name in ("cpus", "gpus"):
-            if getattr(self, name) < 0:
-                raise ConfigError(f"{name} is {getattr(self, name)}, it must not be negative", param=name)
         labels_of(self.node_labels)
 
 
@@ -63,12 +59,8 @@ class RayConfig:
     downscale_s: float = 60.0
 
     def __post_init__(self) -> None:
-        for name in ("routers", "heartbeat_s", "lease_s", "health_s", "health_timeout_s"):
-            if getattr(self, name) <= 0:
-                raise ConfigError(f"ray.{name} is {getattr(self, name)}, it must be above 0", param=name)
-        for name in ("router_cpus", "upscale_s", "downscale_s"):
-            if getattr(self, name) < 0:
-                raise ConfigError(f"ray.{name} is {getattr(self, name)}, it must not be negative", param=name)
+        require_above_zero("ray.", self, "routers", "heartbeat_s", "lease_s", "health_s", "health_timeout_s")
+        require_not_negative("ray.", self, "router_cpus", "upscale_s", "downscale_s")
         if self.lease_s < 2 * self.heartbeat_s:
             raise ConfigError(
                 f"ray.lease_s {self.lease_s} must be at least two heartbeats of {self.heartbeat_s} s: one may be late",

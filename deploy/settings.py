@@ -9,7 +9,7 @@ from deploy.ray_config import RayConfig, RoleConfig
 from kv_transfer.hosting.config import TransferConfig, WorkerConfig
 from router.config import RouterConfig
 from segue.batch.role import Role
-from segue.config import EngineConfig, read_toml, section, sections
+from segue.config import EngineConfig, read_toml, require_above_zero, section, sections
 from segue.errors import ConfigError
 from segue.wire.channel import TlsConfig
 
@@ -30,9 +30,7 @@ class ServeConfig:
     backoff_s_max: float = 8.0
 
     def __post_init__(self) -> None:
-        for name in ("start_s", "quick_deaths_max", "backoff_s"):
-            if getattr(self, name) <= 0:
-                raise ConfigError(f"serve.{name} is {getattr(self, name)}, it must be above 0", param=name)
+        require_above_zero("serve.", self, "start_s", "quick_deaths_max", "backoff_s")
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from deploy.registration import Registration
 from deploy.scaling import PRESSURE
 from deploy.settings import Settings
 from segue.batch.role import Role
+from segue.threads import let_waiting_threads_sleep
 
 if TYPE_CHECKING:
     from decode_service.host import Host
@@ -33,6 +34,7 @@ class WorkerReplica:
 
     def __init__(self, settings: Settings, role: Role, log_level: str) -> None:
         logging.basicConfig(level=log_level, format="%(levelname)s %(name)s: %(message)s")
+        let_waiting_threads_sleep()
         if settings.replicas(role).cpus == 0:
             # Ray allows a process that asked for no cores one thread, which is not what asking for none means here.
             os.environ.pop("OMP_NUM_THREADS", None)

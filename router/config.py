@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+from segue.config import require_above_zero, require_at_least_one, require_not_negative
 from segue.errors import ConfigError
 
 
@@ -52,15 +53,9 @@ class RouterConfig:
         if self.placement not in [policy.value for policy in PlacementPolicy]:
             known = ", ".join(policy.value for policy in PlacementPolicy)
             raise ConfigError(f"router.placement is '{self.placement}', it must be one of {known}", param="placement")
-        for name in ("inflight_max", "choices_max", "body_bytes_max", "attempts_max", "breaker_faults"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"router.{name} is {getattr(self, name)}, it must be at least 1", param=name)
-        for name in _WAITS:
-            if not getattr(self, name) > 0:
-                raise ConfigError(f"router.{name} is {getattr(self, name)}, it must be above 0", param=name)
-        for name in ("queue_max", "placement_wait_s", "continuation_grace_s", "reattach_grace_s", "drain_s"):
-            if getattr(self, name) < 0:
-                raise ConfigError(f"router.{name} is {getattr(self, name)}, it must not be negative", param=name)
+        require_at_least_one("router.", self, *_COUNTS)
+        require_above_zero("router.", self, *_WAITS)
+        require_not_negative("router.", self, *_SPANS)
         if self.choices_max > self.inflight_max:
             raise ConfigError(
                 f"router.choices_max {self.choices_max} is above inflight_max {self.inflight_max}: "
@@ -74,6 +69,8 @@ class RouterConfig:
             )
 
 
+_COUNTS = ("inflight_max", "choices_max", "body_bytes_max", "attempts_max", "breaker_faults")
+_SPANS = ("queue_max", "placement_wait_s", "continuation_grace_s", "reattach_grace_s", "drain_s")
 _WAITS = (
     "queue_timeout_s",
     "request_timeout_s",

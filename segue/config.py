@@ -7,7 +7,7 @@ import dataclasses
 import tomllib
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,12 +44,8 @@ class EngineConfig:
     def __post_init__(self) -> None:
         if self.role not in set(Role):
             raise ConfigError(f"engine.role is '{self.role}', it must be one of {', '.join(Role)}", param="role")
-        for name in _COUNTS:
-            if getattr(self, name) < 1:
-                raise ConfigError(f"engine.{name} is {getattr(self, name)}, it must be at least 1", param=name)
-        for name in ("max_len", "threads"):
-            if getattr(self, name) < 0:
-                raise ConfigError(f"engine.{name} is {getattr(self, name)}, it must not be negative", param=name)
+        require_at_least_one("engine.", self, *_COUNTS)
+        require_not_negative("engine.", self, "max_len", "threads")
         if self.step_tokens < self.max_running:
             raise ConfigError(
                 f"engine.step_tokens {self.step_tokens} is below max_running {self.max_running}: "
@@ -59,6 +55,29 @@ class EngineConfig:
 
 
 _COUNTS = ("page_tokens", "state_bytes", "max_running", "max_waiting", "step_tokens", "chunk_tokens", "asks_ahead")
+
+
+def require_at_least_one(table: str, config: object, *names: str) -> None:
+    """Raises ConfigError naming the first of these settings that is below 1; `table` comes before its name."""
+    _require(table, config, names, "be at least 1", lambda value: value >= 1)
+
+
+def require_above_zero(table: str, config: object, *names: str) -> None:
+    """Raises ConfigError naming the first of these settings that is not above 0."""
+    _require(table, config, names, "be above 0", lambda value: value > 0)
+
+
+def require_not_negative(table: str, config: object, *names: str) -> None:
+    """Raises ConfigError naming the first of these settings that is negative."""
+    _require(table, config, names, "not be negative", lambda value: value >= 0)
+
+
+def _require(table: str, config: object, names: Sequence[str], must: str, holds: Callable[[float], bool]) -> None:
+    # Asked for what must hold, not for what must not: NaN, which TOML can say, holds nothing.
+    for name in names:
+        value = getattr(config, name)
+        if not holds(value):
+            raise ConfigError(f"{table}{name} is {value}, it must {must}", param=name)
 
 
 def read_toml(path: Path) -> dict[str, object]:

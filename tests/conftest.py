@@ -5,11 +5,13 @@ import os
 import hypothesis
 import pytest
 
+from segue.threads import let_waiting_threads_sleep
+
 # A test that reaches for a hub fails at once instead of waiting for a network that CI does not have.
 os.environ["HF_HUB_OFFLINE"] = "1"
 
-# As in a worker: on shared cores, threads that spin while they wait for each other cost several times the work itself.
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+# As in a worker.
+let_waiting_threads_sleep()
 
 # Several processes share the cores that tests run on: an example's wall time says nothing about the code.
 hypothesis.settings.register_profile("segue", deadline=None, print_blob=True)

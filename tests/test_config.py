@@ -1,10 +1,14 @@
 """Configuration: what is wrong is named with its table and key."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import pytest
 
+from deploy.ray_config import RayConfig
+from deploy.settings import ServeConfig
+from kv_transfer.hosting.config import TransferConfig, WorkerConfig
+from router.config import RouterConfig
 from segue.config import EngineConfig, read_toml, section, sections
 from segue.errors import ConfigError
 
@@ -65,3 +69,10 @@ def test_a_file_that_is_absent_or_not_toml_is_named(tmp_path: Path) -> None:
 def test_impossible_engine_settings_are_refused_by_name(key: str, value: int) -> None:
     with pytest.raises(ConfigError, match=key):
         section(EngineConfig, {"model": "m", key: value}, "engine")
+
+
+@pytest.mark.parametrize("config", [WorkerConfig, TransferConfig, RouterConfig, ServeConfig, RayConfig])
+def test_a_wait_that_is_no_number_is_refused_in_every_table(config: type) -> None:
+    name = next(field.name for field in fields(config) if field.name.endswith("_s") and field.name != "drain_s")
+    with pytest.raises(ConfigError, match=rf"{name} is nan, it must"):
+        section(config, {name: float("nan")}, "table")

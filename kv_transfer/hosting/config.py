@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from segue.config import require_above_zero
 from segue.errors import ConfigError
 from segue.handoff import TransportName
 
@@ -25,9 +26,7 @@ class WorkerConfig:
     def __post_init__(self) -> None:
         if not 0 <= self.port < 65536:
             raise ConfigError(f"worker.port is {self.port}, it must be between 0 and 65535", param="port")
-        for name in ("heartbeat_s", "silence_s", "session_grace_s", "drain_s", "remembered_max"):
-            if getattr(self, name) <= 0:
-                raise ConfigError(f"worker.{name} is {getattr(self, name)}, it must be above 0", param=name)
+        require_above_zero("worker.", self, "heartbeat_s", "silence_s", "session_grace_s", "drain_s", "remembered_max")
         if self.silence_s <= self.heartbeat_s:
             raise ConfigError(
                 f"worker.silence_s {self.silence_s} must be longer than heartbeat_s {self.heartbeat_s}",
@@ -63,9 +62,8 @@ class TransferConfig:
         if unknown:
             known = ", ".join(TransportName)
             raise ConfigError(f"transfer.transports names {unknown[0]!r}; known are {known}", param="transports")
-        for name in ("lease_s", "heartbeat_s", "silence_s", "connect_s", "settle_s", "quarantine_s"):
-            if not getattr(self, name) > 0:
-                raise ConfigError(f"transfer.{name} is {getattr(self, name)}, it must be above 0", param=name)
+        waits = ("lease_s", "heartbeat_s", "silence_s", "connect_s", "settle_s", "quarantine_s")
+        require_above_zero("transfer.", self, *waits)
         if self.silence_s <= self.heartbeat_s:
             raise ConfigError(
                 f"transfer.silence_s {self.silence_s} must be longer than heartbeat_s {self.heartbeat_s}",
