@@ -57,12 +57,6 @@ class ModelNotFound(ServingError):
     kind = ErrorKind(404, "NOT_FOUND", "invalid_request_error", "model_not_found")
 
 
-class RequestNotFound(ServingError):
-    """A message names a request that the worker does not hold (any more)."""
-
-    kind = ErrorKind(404, "NOT_FOUND", "invalid_request_error", "request_not_found")
-
-
 class DuplicateRequest(ServingError):
     """The same request, choice and attempt is already live on this worker."""
 
