@@ -47,8 +47,11 @@ def main(arguments: Sequence[str]) -> int:
     except Refused as refusal:
         print(f"{args.name} gives no figure: {refusal}", file=sys.stderr)
         return 1
+    # Of a path only its name: where a folder lies on the machine says nothing to anybody else.
     settings = {
-        name: str(value) for name, value in vars(args).items() if name not in ("name", "json") and value is not None
+        name: value.name if isinstance(value, Path) else str(value)
+        for name, value in vars(args).items()
+        if name not in ("name", "json") and value is not None
     }
     report = {
         "benchmark": args.name,
