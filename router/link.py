@@ -172,9 +172,13 @@ class Link:
 
     async def _attach(self, session: SessionCall, description: WorkerDescription) -> None:
         self._epoch += 1
+        attach = Attach(self._router_id, self._mail.resume())
+        # The attachment says all that was meant for the broken stream, and nothing that comes up from here on.
+        self._outgoing = asyncio.Queue(_OUTGOING_MAX)
+        self._session = session
         try:
             async with asyncio.timeout(self._config.call_timeout_s):
-                await session.write(Attach(self._router_id, self._mail.resume()))
+                await session.write(attach)
                 attached = await session.read()
         except TimeoutError as error:
             raise WorkerUnavailable(f"worker {self.address} did not answer the attachment") from error
@@ -185,9 +189,6 @@ class Link:
             self._grace = None
         for handle in attached.unknown:
             self._mail.lose(handle, WorkerLost(f"worker {self.address} does not hold the request any more"))
-        # Messages meant for the broken stream: the attachment has said all of it.
-        self._outgoing = asyncio.Queue(_OUTGOING_MAX)
-        self._session = session
         self._heard_at = asyncio.get_running_loop().time()
         self.description = description
         self.state = LinkState.READY

@@ -1,5 +1,6 @@
 """Streams that break and workers that die: the client sees one output, each token once, or a plain error."""
 
+import asyncio
 from dataclasses import replace
 
 import pytest
@@ -296,6 +297,37 @@ async def test_an_acceptance_that_straddles_a_reattachment_is_void_and_taken_bac
         await begun(worker, stream, 2)
         worker.step(64)
         await complete(stream)
+
+
+async def test_what_comes_up_while_an_attachment_is_under_way_is_said_after_it() -> None:
+    async with FakeWorker(answer, paused=True) as worker, served(worker) as router, reading(router.http) as stays:
+        await begun(worker, stays, 1)
+        async with reading(router.http):
+            await worker.until(lambda: len(worker.live) == 2)
+            worker.deciding.clear()
+            async with reading(router.http) as accepted_late:
+                await worker.until(lambda: len(worker.specs) == 3)
+                worker.attaching.clear()
+                worker.break_stream()
+                await worker.until(lambda: len(worker.attaches) == 2)
+                assert len(worker.attaches[1].resume) == 2
+                worker.deciding.set()
+                await worker.until(lambda: len(worker.live) == 3)
+                worker.attaching.set()
+                await worker.until(lambda: len(worker.specs) == 4 and len(worker.cancels) == 1)
+                assert worker.cancels[0].attempt == worker.specs[2].attempt
+                await worker.until(lambda: len(worker.live) == 3)
+                worker.attaching.clear()
+                worker.break_stream()
+                await worker.until(lambda: len(worker.attaches) == 3)
+                assert len(worker.attaches[2].resume) == 3
+        while router.shell.fleet.links[0].load > 1:
+            await asyncio.sleep(0.01)
+        worker.attaching.set()
+        await worker.until(lambda: len(worker.live) == 1)
+        worker.step(64)
+        await complete(stays)
+        assert accepted_late.text == ""
 
 
 async def test_an_acceptance_during_a_broken_stream_is_named_at_the_reattachment() -> None:

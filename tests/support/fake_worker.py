@@ -100,6 +100,8 @@ class FakeWorker(WorkerServicer):
         self.deaf = False
         self.deciding = asyncio.Event()
         self.deciding.set()
+        self.attaching = asyncio.Event()
+        self.attaching.set()
         self.refusals: list[ServingError] = []
         self.early_tokens = 0
         self.live: dict[Handle, FakeChoice] = {}
@@ -222,6 +224,7 @@ class FakeWorker(WorkerServicer):
         self._resume(attach)
         reading = asyncio.create_task(self._read(messages, outgoing))
         try:
+            await self.attaching.wait()
             while (message := await outgoing.get()) is not None:
                 yield worker_message_to_proto(message)
         finally:
