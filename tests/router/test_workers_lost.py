@@ -322,7 +322,7 @@ async def test_what_comes_up_while_an_attachment_is_under_way_is_said_after_it()
                 await worker.until(lambda: len(worker.attaches) == 3)
                 assert len(worker.attaches[2].resume) == 3
         while router.shell.fleet.links[0].load > 1:
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0)
         worker.attaching.set()
         await worker.until(lambda: len(worker.live) == 1)
         worker.step(64)
