@@ -22,7 +22,9 @@ OUTPUT_TOKENS_MAX = 512
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_server_arguments(parser)
-    parser.add_argument("--role", choices=("both", "separated"), default="both", help="one worker, or a pair of them")
+    parser.add_argument(
+        "--role", choices=("both", "separated"), default="both", help="one worker in role both, or a pair"
+    )
     parser.add_argument("--transport", choices=("nixl", "grpc", "local"), default="nixl", help="for --role separated")
     parser.add_argument("--problems", type=int, default=200)
     parser.add_argument("--shots", type=int, default=0, help="worked examples before each problem")

@@ -7,7 +7,6 @@ import torch
 from segue.batch.request import EmittedToken, Request
 from segue.batch.sampling import SamplingParams
 from segue.batch.step import StepPlan, StepRow
-from segue.batch.tables import StateTables
 from segue.ids import Handle, Page, RequestId, Slot
 from segue.runner.context import Model
 from segue.runner.runner import Runner
@@ -16,6 +15,7 @@ from segue.state.layout import Shard, layouts
 from segue.state.needs import page_count
 from segue.state.spec import uses_ssm_state
 from segue.state.storage import Storage
+from segue.state.tables import StateTables
 
 PAGE_TOKENS = 64
 STEP_TOKENS = 1024

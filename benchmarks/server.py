@@ -1,4 +1,7 @@
-"""The server under measurement: one that runs already, or one started for the run on a free port and ended after it."""
+"""The server under measurement: one that runs already, or one started for the run on a free port and ended after it.
+
+What is started has one worker in role both; for prefill and decode apart there is `benchmarks.separated`.
+"""
 
 import argparse
 import signal
@@ -36,7 +39,7 @@ def serving(args: argparse.Namespace) -> Iterator[str]:
         yield args.url.rstrip("/")
         return
     port = _free_port()
-    command = [str(Path(sys.executable).parent / "segue"), "serve", "--no-ray"]
+    command = [str(Path(sys.executable).parent / "segue"), "serve", "--no-ray", "--both", "1"]
     command += ["--host", "127.0.0.1", "--port", str(port)]
     command += ["--model", args.model] if args.model else []
     command += ["--deterministic", "true"] if args.deterministic else []

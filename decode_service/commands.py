@@ -4,9 +4,9 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from segue.engine import EngineStatus
+from segue.engine_facts import EngineStatus
 from segue.errors import ServingError
-from segue.handoff import Ask, BlockBytes, Finished, Progress, Ticket
+from segue.handoff import Ask, BlockBytes, CheckpointPushed, Finished, Progress, Ticket
 from segue.ids import Handle, WorkerId
 from segue.state.layout import Shard
 from segue.wire import Cancel, Finish, GenerateSpec, Transfers
@@ -14,11 +14,11 @@ from segue.wire import Cancel, Finish, GenerateSpec, Transfers
 
 @dataclass(frozen=True, slots=True)
 class Submit:
-    """Take a request; `accepted` ends with None, or with the ServingError that refused it."""
+    """Take a request; `accepted` ends with whether its prefill worker is to be called, or with what refused it."""
 
     spec: GenerateSpec
     handle: Handle
-    accepted: Future[None] = field(default_factory=Future)
+    accepted: Future[bool] = field(default_factory=Future)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +75,15 @@ class Arrived:
 
 
 @dataclass(frozen=True, slots=True)
+class CheckpointArrived:
+    """A sender says that the prompt checkpoint is complete."""
+
+    handle: Handle
+    attempt: int
+    pushed: CheckpointPushed
+
+
+@dataclass(frozen=True, slots=True)
 class SettledTicket:
     """Nothing is written under the ticket, and nothing ever will be."""
 
@@ -97,5 +106,16 @@ class WorkerFigures:
 
 
 Command: TypeAlias = (
-    Submit | Cancel | Finish | Report | Fail | Asked | Progressed | Bytes | Arrived | SettledTicket | PeerDied
+    Submit
+    | Cancel
+    | Finish
+    | Report
+    | Fail
+    | Asked
+    | Progressed
+    | Bytes
+    | Arrived
+    | CheckpointArrived
+    | SettledTicket
+    | PeerDied
 )

@@ -9,7 +9,16 @@ import logging
 from collections import deque
 from collections.abc import Callable
 
-from decode_service.commands import Arrived, Asked, Bytes, Command, Fail, Progressed, SettledTicket
+from decode_service.commands import (
+    Arrived,
+    Asked,
+    Bytes,
+    CheckpointArrived,
+    Command,
+    Fail,
+    Progressed,
+    SettledTicket,
+)
 from decode_service.fences import Fences
 from decode_service.intake import Over
 from kv_transfer.hosting.exchange import Exchange, Way
@@ -73,7 +82,7 @@ class Fetch:
         self._settled: set[Ticket] = set()
         self._bytes: deque[asyncio.Future[None]] = deque()
         self._asked = False
-        self._granted = False
+        self._ticket: Ticket | None = None
 
     def reply(self, message: FromReceiver | Over) -> None:
         """The engine thread's word."""
@@ -86,7 +95,7 @@ class Fetch:
         try:
             await self._run()
         finally:
-            if self._granted:
+            if self._ticket is not None:
                 self._exchange.unexpect()
 
     async def _run(self) -> None:
@@ -150,9 +159,10 @@ class Fetch:
                     f"the prefill worker {self._spec.prefill_address} said nothing for {self._silence_s} s"
                 ) from None
             await self._take(message, way)
-            if isinstance(message, Settled):
+            # The word on another ticket answers something that was never said here: the wire has damaged it.
+            if isinstance(message, Settled) and message.ticket == self._ticket:
                 return
-            if isinstance(message, Finished) and message.ticket is None and not self._granted:
+            if isinstance(message, Finished) and message.ticket is None and self._ticket is None:
                 return
 
     async def _take(self, message: FromSender, way: Way) -> None:
@@ -170,7 +180,8 @@ class Fetch:
                 await self._all_bytes_written()
                 self._put(Arrived(handle, attempt, message))
             case CheckpointPushed():
-                raise TransferRefused("a prompt checkpoint came that nobody wanted")
+                await self._all_bytes_written()
+                self._put(CheckpointArrived(handle, attempt, message))
             case Settled():
                 self._settled.add(message.ticket)
                 self._put(SettledTicket(message.ticket))
@@ -191,7 +202,7 @@ class Fetch:
     async def _write(self, call: PrefillCall) -> None:
         while not isinstance(message := await self._replies.get(), Over):
             if isinstance(message, Grant):
-                self._granted = True
+                self._ticket = message.ticket
                 self._exchange.expect()
             await call.write(message)
         if message.ticket is not None:

@@ -3,11 +3,12 @@
 Every request that a sender was called for ends its business with that sender by exactly one `Over`.
 """
 
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from decode_service.commands import Arrived, Asked, Bytes, Progressed
+from decode_service.commands import Arrived, Asked, Bytes, CheckpointArrived, Fail, Progressed
 from kv_transfer.receiver import Incoming, Receiver
 from segue.batch.admission import headroom
 from segue.batch.news import EngineNews
@@ -17,6 +18,8 @@ from segue.errors import LeaseExpired, PeerLost, ServingError, TransferFailed, T
 from segue.handoff import FromReceiver, Part, Renewed, Terms, Ticket
 from segue.ids import Handle, WorkerId
 from segue.wire import Transfers
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,8 @@ class _Coming:
     asked: Asked | None = None
     incoming: Incoming | None = None
     granted_at: float = 0.0
+    state_here: bool = False
+    """The request runs; only its prompt checkpoint is still to come."""
 
 
 class Intake:
@@ -111,23 +116,52 @@ class Intake:
         if rows is None:
             return None
         self._count(coming, incoming)
-        news = self._engine.receive(command.handle, command.attempt, rows, finished.token, finished.usage.cached_tokens)
-        self._close(command.handle)
-        self._replies.append(Reply(command.handle, Over(None)))
+        expected = incoming.grant.terms.checkpoint if incoming.plan.checkpoint() else None
+        news = self._engine.receive(
+            command.handle, command.attempt, rows, finished.token, finished.usage.cached_tokens, expected
+        )
+        if expected is None:
+            self._over(command.handle, None)
+        else:
+            coming.state_here = True
         return news
+
+    def checkpoint_arrived(self, command: CheckpointArrived) -> None:
+        """The prompt checkpoint is complete, too. One that cannot be used is given up; the request goes on."""
+        coming, pushed = self._find(command.handle, command.attempt), command.pushed
+        if coming is None or not coming.state_here or (incoming := coming.incoming) is None:
+            return
+        if incoming.grant.ticket != pushed.ticket or pushed.depth != incoming.grant.terms.checkpoint:
+            return
+        try:
+            rows = self._receiver.accept(incoming, Part.CHECKPOINT, pushed.digests)
+        except ServingError as error:
+            log.warning("%s: its prompt checkpoint is of no use: %s", pushed.ticket, error.message)
+            self._give_up(command.handle)
+            return
+        if rows is not None:
+            self._engine.receive_checkpoint(command.handle, rows)
+            self._over(command.handle, None)
+
+    def failed(self, command: Fail) -> None:
+        """The call to the sender broke. A request whose state has arrived does not need it any more."""
+        if (coming := self._find(command.handle, command.attempt)) is None:
+            return
+        if coming.state_here:
+            self._give_up(command.handle)
+        else:
+            self._engine.fail(command.handle, command.attempt, command.error)
 
     def settled(self, ticket: Ticket) -> None:
         """Nothing more is written under the ticket. A request that still waited for it has lost it."""
         if self._reservations.settled(ticket) and (handle := self._by_ticket.get(ticket)) is not None:
-            error = TransferFailed(f"{ticket}: its sender ended it before the state was complete")
-            self._engine.fail(handle, self._coming[handle].attempt, error)
+            self._lost(handle, TransferFailed(f"{ticket}: its sender ended it before the state was complete"))
 
     def peer_died(self, peer: WorkerId) -> None:
         """A sender's process is gone; what it could still write is free now."""
         for ticket, _ in self._reservations.proven_dead(peer):
             if (handle := self._by_ticket.get(ticket)) is not None:
-                error = PeerLost(f"{ticket}: its sender {peer} died")
-                self._engine.fail(handle, self._coming[handle].attempt, error)
+                self._lost(handle, PeerLost(f"{ticket}: its sender {peer} died"))
 
     # What the engine says
 
@@ -143,19 +177,17 @@ class Intake:
 
     def ended(self, handle: Handle) -> None:
         """A request has ended in the engine, for whatever reason. What its sender may still write is quarantined."""
-        if (coming := self._coming.get(handle)) is None:
-            return
-        ticket = coming.incoming.grant.ticket if coming.incoming is not None else None
-        awaited = ticket is not None and self._reservations.cancel(ticket)
-        self._close(handle)
-        self._replies.append(Reply(handle, Over(ticket if awaited else None)))
+        coming = self._coming.get(handle)
+        # A prompt checkpoint serves others, too.
+        if coming is not None and not coming.state_here:
+            self._withdraw(handle)
 
     def expire(self) -> None:
         """Fails requests whose senders let the lease run out."""
         for ticket in self._reservations.expire():
             handle = self._by_ticket[ticket]
             error = LeaseExpired(f"{ticket}: no sign of life from its sender for {self._reservations.lease_s:g} s")
-            self._engine.fail(handle, self._coming[handle].attempt, error)
+            self._lost(handle, error)
 
     def stuck_for_s(self, share: float) -> float:
         """For how long more than `share` of some pool may have been in quarantine; 0 when it is less."""
@@ -184,14 +216,14 @@ class Intake:
                 f"request {request.request_id} has {request.known_len} tokens, its sender asks for "
                 f"{asked.ask.prompt_tokens}"
             )
+        held, checkpoint = self._engine.hold(request, asked.ask.checkpoint)
         coming.incoming = self._receiver.grant(
             asked.peer,
             asked.shard,
             request.request_id,
             request.attempt,
             asked.ask.number,
-            # The prompt checkpoint is of use to a prefix cache only, and there is none here.
-            Terms(request.known_len, held_tokens=0, checkpoint=None),
+            Terms(request.known_len, held, checkpoint),
             headroom_tokens=headroom(request),
         )
         coming.granted_at = self._clock()
@@ -217,7 +249,29 @@ class Intake:
         coming = self._coming.get(handle)
         return coming if coming is not None and coming.attempt == attempt else None
 
-    def _close(self, handle: Handle) -> None:
+    def _lost(self, handle: Handle, error: ServingError) -> None:
+        """What is still to come for a request will not."""
+        coming = self._coming[handle]
+        if coming.state_here:
+            self._give_up(handle)
+        else:
+            self._engine.fail(handle, coming.attempt, error)
+
+    def _give_up(self, handle: Handle) -> None:
+        """The prompt checkpoint will not come, or is of no use."""
+        self._engine.give_up_checkpoint(handle)
+        self._withdraw(handle)
+
+    def _withdraw(self, handle: Handle) -> None:
+        """Ends the promise. What the sender may still write is quarantined until it says that it does not."""
+        incoming = self._coming[handle].incoming
+        ticket = incoming.grant.ticket if incoming is not None else None
+        awaited = ticket is not None and self._reservations.cancel(ticket)
+        self._over(handle, ticket if awaited else None)
+
+    def _over(self, handle: Handle, ticket: Ticket | None) -> None:
+        """The request's business with its sender is over, but for what may still be written under `ticket`."""
         coming = self._coming.pop(handle)
         if coming.incoming is not None:
             del self._by_ticket[coming.incoming.grant.ticket]
+        self._replies.append(Reply(handle, Over(ticket)))

@@ -8,6 +8,7 @@ from decode_service.commands import (
     Arrived,
     Asked,
     Bytes,
+    CheckpointArrived,
     Command,
     Fail,
     PeerDied,
@@ -73,8 +74,6 @@ class DecodeStation:
                 self._engine.cancel(command.handle, command.attempt)
             case Finish():
                 self._engine.finish(command.handle, command.attempt, command.kept)
-            case Fail():
-                self._engine.fail(command.handle, command.attempt, command.error)
             case Report():
                 transfers = Transfers() if self._intake is None else self._intake.figures
                 command.answer.set_result(WorkerFigures(self._engine.status(), transfers))
@@ -123,23 +122,27 @@ class DecodeStation:
     def _submit(self, command: Submit) -> None:
         if not command.accepted.set_running_or_notify_cancel():
             return  # The caller left before its turn; nobody would ever read the output.
+        awaited = False
         try:
             if not command.spec.prefill_address:
                 self._engine.submit(command.spec, command.handle)
             elif self._intake is None:
                 raise InvalidRequest("this worker computes its prompts itself, it takes no prefill address")
-            else:
-                self._engine.expect(command.spec, command.handle)
+            elif awaited := self._engine.expect(command.spec, command.handle, self._config.extend_tokens):
                 self._intake.expect(command.handle, command.spec.attempt)
         except ServingError as error:
             command.accepted.set_exception(error)
         else:
-            command.accepted.set_result(None)
+            command.accepted.set_result(awaited)
 
     def _take_in(
-        self, command: Asked | Progressed | Bytes | Arrived | SettledTicket | PeerDied, intake: Intake
+        self,
+        command: Asked | Progressed | Bytes | Arrived | CheckpointArrived | SettledTicket | PeerDied | Fail,
+        intake: Intake,
     ) -> None:
         match command:
+            case Fail():
+                intake.failed(command)
             case Asked():
                 intake.asked(command)
             case Progressed():
@@ -149,6 +152,8 @@ class DecodeStation:
             case Arrived():
                 if (news := intake.arrived(command)) is not None:
                     self._news.append(news)
+            case CheckpointArrived():
+                intake.checkpoint_arrived(command)
             case SettledTicket():
                 intake.settled(command.ticket)
             case PeerDied():

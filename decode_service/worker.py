@@ -243,15 +243,19 @@ class Worker:
         try:
             submit = Submit(spec, request.handle)
             self._mailbox.offer(submit)
-            await asyncio.wrap_future(submit.accepted)
+            awaited = await asyncio.wrap_future(submit.accepted)
         except ServingError:
             self._ledger.refuse(request)
             if self._fetches is not None:
                 self._fetches.forget(request.handle)
             raise
         self._ledger.accept(request)
-        if self._fetches is not None:
+        if self._fetches is None:
+            return
+        if awaited:
             self._fetches.start(request.handle)
+        else:
+            self._fetches.forget(request.handle)
 
     async def _hello(self, incoming: AsyncIterator[RouterMessage]) -> Attach:
         try:

@@ -17,7 +17,7 @@ from deploy.ray_config import RoleConfig, labels_of
 from deploy.router_replica import RouterReplica
 from deploy.scaling import pressure_policy
 from deploy.settings import Settings, load_settings
-from deploy.worker_replica import WorkerReplica
+from deploy.worker_replica import BuildEngine, WorkerReplica, build_engine
 from segue.batch.role import Role
 from segue.errors import ConfigError
 
@@ -26,8 +26,8 @@ _SHUTDOWN_SLACK_S = 5.0
 """Beyond the drain budget, what a replica gets to close its port before it is killed."""
 
 
-def worker_app(settings: Settings, role: Role, log_level: str) -> Application:
-    """Workers in one role."""
+def worker_app(settings: Settings, role: Role, log_level: str, build: BuildEngine = build_engine) -> Application:
+    """Workers in one role, whose engines `build` makes."""
     replicas = settings.replicas(role)
     deployment = serve.deployment(
         name=role.value.capitalize(),
@@ -40,7 +40,7 @@ def worker_app(settings: Settings, role: Role, log_level: str) -> Application:
         graceful_shutdown_wait_loop_s=0.1,
         max_constructor_retry_count=_STARTS_MAX,
     )(WorkerReplica)
-    return deployment.bind(settings, role, log_level)
+    return deployment.bind(settings, role, log_level, build)
 
 
 def router_app(settings: Settings, log_level: str) -> Application:
@@ -66,6 +66,12 @@ def build_workers(args: Mapping[str, object]) -> Application:
         role = Role(str(args.get("role")))
     except ValueError as error:
         raise ConfigError(f"args.role is {args.get('role')!r}, it must be one of {', '.join(Role)}") from error
+    if role not in settings.roles:
+        raise ConfigError(
+            f"args.role is {role}, and by {args['config']} that role has no replicas; set {role}.replicas there, "
+            f"or name another role ({', '.join(settings.roles)})",
+            param=f"{role}.replicas",
+        )
     return worker_app(settings, role, _log_level())
 
 
@@ -83,7 +89,7 @@ def reachable(settings: Settings) -> Settings:
 
 def _autoscaling(settings: Settings, replicas: RoleConfig) -> AutoscalingConfig:
     return AutoscalingConfig(
-        min_replicas=max(1, replicas.replicas),
+        min_replicas=replicas.replicas,
         max_replicas=replicas.replicas_max,
         target_ongoing_requests=replicas.target_requests,
         upscale_delay_s=settings.ray.upscale_s,

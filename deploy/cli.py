@@ -8,8 +8,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from deploy.commands import WORKER_COMMANDS
 from deploy.exits import EXIT_CONFIG, EXIT_FAILED, EXIT_OK
 from deploy.tether import tie_to_parent
+from segue.batch.role import Role
 from segue.errors import ConfigError, ServingError
 from segue.threads import let_waiting_threads_sleep
 
@@ -22,15 +24,15 @@ _FLAGS = {
     "deterministic": ("engine.deterministic", "true: results do not depend on the batch"),
     "host": ("router.host", "address of the HTTP server"),
     "port": ("router.port", "port of the HTTP server"),
-    "both": ("both.replicas", "workers that compute prompts and decode them"),
-    "prefill": ("prefill.replicas", "workers that compute prompts only"),
+    "prefill": ("prefill.replicas", "workers that compute prompts (default: 1, and 1 that decodes)"),
     "decode": ("decode.replicas", "workers that decode what those computed"),
+    "both": ("both.replicas", "workers that compute prompts and decode them"),
     "ray-address": ("ray.address", "a Ray cluster to use instead of starting Ray here"),
 }
 _ROUTED = {
-    "worker": "a worker in role both",
-    "decode": "a decode worker",
-    "prefill": "a prefill worker, for the decode workers to ask",
+    Role.BOTH: "a worker in role both",
+    Role.DECODE: "a decode worker",
+    Role.PREFILL: "a prefill worker, for the decode workers to ask",
 }
 
 
@@ -70,9 +72,10 @@ def _serve(args: argparse.Namespace) -> int:
 
 
 def _status(args: argparse.Namespace) -> int:
+    from deploy.settings import load_settings
     from deploy.status import ask, table
 
-    print(table(asyncio.run(ask(args.url))))
+    print(table(asyncio.run(ask(args.url, load_settings(args.config, args.set).tls))))
     return EXIT_OK
 
 
@@ -102,9 +105,13 @@ def _router(args: argparse.Namespace) -> int:
     from deploy.settings import load_settings
 
     settings = load_settings(args.config, _assignments(args))
-    workers = args.worker_addresses + args.decode_addresses
+    workers = args.both_addresses + args.decode_addresses
     if not workers:
         raise ConfigError("a router needs at least one --worker or --decode address", param="worker")
+    if args.decode_addresses and not args.prefill_addresses:
+        raise ConfigError("decode workers need a prefill worker: name at least one with --prefill", param="prefill")
+    if args.prefill_addresses and not args.decode_addresses:
+        raise ConfigError("prefill workers need a decode worker: name at least one with --decode", param="decode")
     return run(settings, workers, args.prefill_addresses, reporter(supervised=args.tied_to is not None))
 
 
@@ -166,6 +173,7 @@ def _parser() -> argparse.ArgumentParser:
     serve.set_defaults(run=_serve)
 
     status = commands.add_parser("status", help="the workers of a router: load and pools")
+    _add_settings(status, [])
     status.add_argument("--url", default="http://127.0.0.1:8000", help="default: %(default)s")
     status.set_defaults(run=_status)
 
@@ -182,20 +190,17 @@ def _parser() -> argparse.ArgumentParser:
     drain.add_argument("--ray-address", default="auto", metavar="ADDRESS", help="default: %(default)s")
     drain.set_defaults(run=_drain_node)
 
-    worker = commands.add_parser("worker", help="one worker by hand")
-    _add_settings(worker, ["model", "name", "dtype", "device", "threads", "deterministic"])
-    worker.set_defaults(run=_worker)
-    for role in ("prefill", "decode"):
-        half = commands.add_parser(role, help=f"one {role} worker by hand")
-        _add_settings(half, ["model", "name", "dtype", "device", "threads", "deterministic"])
-        half.set_defaults(run=_worker, role=role)
+    for role, command in WORKER_COMMANDS.items():
+        worker = commands.add_parser(command, help=f"one worker in role {role} by hand")
+        _add_settings(worker, ["model", "name", "dtype", "device", "threads", "deterministic"])
+        worker.set_defaults(run=_worker, role=role)
 
     router = commands.add_parser("router", help="one router by hand")
     _add_settings(router, ["model", "name", "host", "port"])
     for role, text in _ROUTED.items():
         # A destination of its own: `--prefill` and `--decode` of serve are counts.
         router.add_argument(
-            f"--{role}",
+            f"--{WORKER_COMMANDS[role]}",
             dest=f"{role}_addresses",
             action="append",
             default=[],

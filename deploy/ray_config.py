@@ -29,10 +29,10 @@ class RoleConfig:
     def __post_init__(self) -> None:
         require_not_negative("", self, "replicas", "cpus", "gpus")
         require_above_zero("", self, "target_requests")
-        if self.replicas_max and not self.replicas <= self.replicas_max:
+        if self.replicas_max and not 1 <= self.replicas <= self.replicas_max:
             raise ConfigError(
-                f"replicas_max is {self.replicas_max}, it must be 0 (a fixed number) or at least replicas "
-                f"{self.replicas}",
+                f"replicas_max is {self.replicas_max} and replicas {self.replicas}; replicas, which is how many there "
+                f"are at least, must lie between 1 and replicas_max (0: a fixed number)",
                 param="replicas_max",
             )
         labels_of(self.node_labels)

@@ -6,7 +6,6 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Sequence
 from types import FrameType
 
 import httpx
@@ -21,7 +20,7 @@ from deploy.ray_cluster import RayCluster, application_name
 from deploy.record import record_folder, recorded
 from deploy.serve import check, invitation
 from deploy.settings import Settings
-from segue.batch.role import Role
+from deploy.worker_replica import BuildEngine, build_engine
 from segue.errors import WorkerUnavailable
 
 _LOOK_S = 0.25
@@ -29,15 +28,17 @@ _READINESS_S = 5.0
 _NODE_DIGITS = 8
 
 
-def serve_on_ray(settings: Settings, console: Console, log_level: str) -> int:
-    """Runs until SIGINT or SIGTERM; a second one ends everything at once.
+def serve_on_ray(settings: Settings, console: Console, log_level: str, build: BuildEngine = build_engine) -> int:
+    """Runs until SIGINT or SIGTERM; a second one ends everything at once. `build` makes the engine of every worker.
 
     Raises ConfigError for what cannot work, and WorkerUnavailable when the deployment does not become ready.
     """
     settings = _settled(settings)
-    roles = [role for role in Role if settings.replicas(role).replicas]
     applications = [
-        *(RunTarget(worker_app(settings, role, log_level), application_name(Part(role)), None) for role in roles),
+        *(
+            RunTarget(worker_app(settings, role, log_level, build), application_name(Part(role)), None)
+            for role in settings.roles
+        ),
         RunTarget(router_app(settings, log_level), application_name(Part.ROUTER), None),
     ]
     cluster = RayCluster(settings.ray.address)
@@ -50,7 +51,7 @@ def serve_on_ray(settings: Settings, console: Console, log_level: str) -> int:
             logs = f"; its logs are in {cluster.log_folder}" if cluster.log_folder else ""
             console.say(f"Ray is up after {time.monotonic() - begun:.1f} s{logs}")
             cluster.run(applications)
-            _Watch(settings, roles, cluster, console, begun).run_until(stop)
+            _Watch(settings, cluster, console, begun).run_until(stop)
             console.say(f"ending; requests get {settings.serve.drain_s:.0f} s to finish")
             cluster.end_applications()
         finally:
@@ -62,11 +63,8 @@ def serve_on_ray(settings: Settings, console: Console, log_level: str) -> int:
 class _Watch:
     """Who serves, as far as a person was told."""
 
-    def __init__(
-        self, settings: Settings, roles: Sequence[Role], cluster: RayCluster, console: Console, begun: float
-    ) -> None:
+    def __init__(self, settings: Settings, cluster: RayCluster, console: Console, begun: float) -> None:
         self._settings = settings
-        self._roles = roles
         self._cluster = cluster
         self._console = console
         self._begun = begun
@@ -110,7 +108,7 @@ class _Watch:
 
     def _complete(self) -> bool:
         """Whether every role has its replicas and the router says that it is ready."""
-        if any(len(self._of(Part(role))) < self._settings.replicas(role).replicas for role in self._roles):
+        if any(len(self._of(Part(role))) < self._settings.replicas(role).replicas for role in self._settings.roles):
             return False
         routers = self._of(Part.ROUTER)
         if len(routers) < self._settings.ray.routers:

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from deploy.commands import WORKER_COMMANDS
 from deploy.console import Console
 from deploy.exits import EXIT_OK
 from deploy.restarts import RestartPolicy
@@ -32,8 +33,6 @@ async def serve(settings: Settings, forwarded: Sequence[str], console: Console) 
 
     Raises ConfigError for what cannot work, and WorkerUnavailable when a process cannot be kept up.
     """
-    if settings.prefill.replicas or settings.decode.replicas:
-        raise ConfigError("without Ray serve starts workers in role both only; start the others by hand")
     check(settings)
     deployment = _Deployment(settings, forwarded, console)
     stop = asyncio.Event()
@@ -63,20 +62,24 @@ class _Deployment:
         self._console = console
         drain_s = settings.serve.drain_s
         self._forwarded = [*forwarded, "--set", f"worker.drain_s={drain_s}", "--set", f"router.drain_s={drain_s}"]
-        self._workers = [self._worker(i) for i in range(settings.replicas(Role.BOTH).replicas)]
+        self._workers = {
+            role: [self._worker(role, index) for index in range(settings.replicas(role).replicas)]
+            for role in settings.roles
+        }
         self._router: Supervisor | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run_until(self, stop: asyncio.Event) -> None:
         """Starts workers, then the router, and keeps them up. Raises what keeps one of them from running."""
-        self._console.say(f"serving {self._settings.engine.model}; {len(self._workers)} worker(s)")
-        for worker in self._workers:
+        counts = ", ".join(f"{len(workers)} {role}" for role, workers in self._workers.items())
+        self._console.say(f"serving {self._settings.engine.model}; workers: {counts}")
+        for worker in self._all_workers:
             self._keep(worker)
         stopped = asyncio.create_task(stop.wait())
         try:
-            if not await self._reached(asyncio.gather(*(worker.address for worker in self._workers)), stopped):
+            if not await self._reached(asyncio.gather(*(worker.address for worker in self._all_workers)), stopped):
                 return
-            self._router = self._router_for([worker.address.result() for worker in self._workers])
+            self._router = self._router_for_workers()
             self._keep(self._router)
             if not await self._reached(self._router.address, stopped):
                 return
@@ -90,7 +93,7 @@ class _Deployment:
         self._console.say(f"ending; requests get {self._settings.serve.drain_s:.0f} s to finish")
         if self._router is not None:
             await self._router.stop(self._settings.serve.drain_s + _KILL_AFTER_S)
-        await asyncio.gather(*(worker.stop(_KILL_AFTER_S) for worker in self._workers))
+        await asyncio.gather(*(worker.stop(_KILL_AFTER_S) for worker in self._all_workers))
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -102,7 +105,11 @@ class _Deployment:
 
     @property
     def _children(self) -> list[Supervisor]:
-        return [*([self._router] if self._router else []), *self._workers]
+        return [*([self._router] if self._router else []), *self._all_workers]
+
+    @property
+    def _all_workers(self) -> list[Supervisor]:
+        return [worker for workers in self._workers.values() for worker in workers]
 
     def _keep(self, supervisor: Supervisor) -> None:
         self._tasks.add(asyncio.create_task(supervisor.run()))
@@ -117,15 +124,21 @@ class _Deployment:
                 task.result()
         return not stopped.done()
 
-    def _worker(self, index: int) -> Supervisor:
+    def _worker(self, role: Role, index: int) -> Supervisor:
         def command(address: str | None) -> Sequence[str]:
             port = address.rsplit(":", 1)[1] if address else "0"
-            return self._command("worker", "--set", f"worker.port={port}")
+            return self._command(WORKER_COMMANDS[role], "--set", f"worker.port={port}")
 
-        return self._supervisor(f"worker {index}", command)
+        return self._supervisor(f"{role} {index}", command)
 
-    def _router_for(self, workers: Sequence[str]) -> Supervisor:
-        flags = [part for address in workers for part in ("--worker", address)]
+    def _router_for_workers(self) -> Supervisor:
+        """The router before the workers that there are, whose addresses stay what they are."""
+        flags = [
+            part
+            for role, workers in self._workers.items()
+            for worker in workers
+            for part in (f"--{WORKER_COMMANDS[role]}", worker.address.result())
+        ]
 
         def command(address: str | None) -> Sequence[str]:
             # Clients find a restarted router where it was, also when the system chose its port.

@@ -35,7 +35,7 @@ class ServeConfig:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """One value per part."""
+    """One value per part. `both`, `prefill` and `decode` as they were given; `replicas` says what comes of them."""
 
     serve: ServeConfig
     engine: EngineConfig
@@ -48,12 +48,30 @@ class Settings:
     prefill: RoleConfig
     decode: RoleConfig
 
+    def __post_init__(self) -> None:
+        for some, other in ((Role.PREFILL, Role.DECODE), (Role.DECODE, Role.PREFILL)):
+            count = self._given(some).replicas
+            if count and not self._given(other).replicas:
+                raise ConfigError(
+                    f"{some}.replicas is {count} and {other}.replicas is 0: neither serves without the other; "
+                    f"set both (--prefill 1 --decode 1), or have workers that do everything (--both 1)",
+                    param=f"{other}.replicas",
+                )
+
     def replicas(self, role: Role) -> RoleConfig:
-        """The replicas of workers in one role. When no role has any, role both has one."""
-        roles = {Role.BOTH: self.both, Role.PREFILL: self.prefill, Role.DECODE: self.decode}
-        if role is Role.BOTH and not any(config.replicas for config in roles.values()):
-            return replace(self.both, replicas=1)
-        return roles[role]
+        """The replicas of workers in one role. When no role was given any, prefill and decode have one each."""
+        given = self._given(role)
+        if role is not Role.BOTH and not any(self._given(one).replicas for one in Role):
+            return replace(given, replicas=1)
+        return given
+
+    @property
+    def roles(self) -> tuple[Role, ...]:
+        """The roles that have replicas."""
+        return tuple(role for role in Role if self.replicas(role).replicas)
+
+    def _given(self, role: Role) -> RoleConfig:
+        return {Role.BOTH: self.both, Role.PREFILL: self.prefill, Role.DECODE: self.decode}[role]
 
 
 _PARTS: dict[str, type] = {

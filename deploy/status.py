@@ -8,6 +8,7 @@ import httpx
 
 from segue.errors import ServingError, WorkerUnavailable
 from segue.wire import PoolStatus, WorkerStatus
+from segue.wire.channel import TlsConfig
 from segue.wire.client import WorkerClient
 
 _ASK_S = 5.0
@@ -16,24 +17,27 @@ _HEAD = ("role", "worker", "address", "state", "load", "running", "waiting", "po
 
 @dataclass(frozen=True, slots=True)
 class WorkerRow:
-    """A worker as its router sees it; `status` is its own word, None when it gives none."""
+    """A worker as its router sees it; `status` is its own word, or the reason why it gives none."""
 
     role: str
     worker_id: str
     address: str
     state: str
     load: int
-    status: WorkerStatus | None
+    status: WorkerStatus | ServingError
 
 
-async def ask(url: str) -> list[WorkerRow]:
-    """All workers of the router at `url`. Raises WorkerUnavailable when there is no router."""
+async def ask(url: str, tls: TlsConfig) -> list[WorkerRow]:
+    """All workers of the router at `url`, which are called as `tls` says.
+
+    Raises WorkerUnavailable when there is no router, ConfigError for a file of `tls` that cannot be read.
+    """
     try:
         async with httpx.AsyncClient(base_url=url, timeout=_ASK_S) as http:
             listed = (await http.get("/workers")).raise_for_status().json()["workers"]
     except httpx.HTTPError as error:
         raise WorkerUnavailable(f"{url} does not answer ({error}); is `segue serve` up?") from error
-    statuses = await asyncio.gather(*(_status(str(one["address"])) for one in listed))
+    statuses = await asyncio.gather(*(_status(str(one["address"]), tls) for one in listed))
     return [
         WorkerRow(
             role=one["role"] or "?",
@@ -48,16 +52,21 @@ async def ask(url: str) -> list[WorkerRow]:
 
 
 def table(rows: Sequence[WorkerRow]) -> str:
-    """The rows under a head, in columns."""
+    """The rows under a head, in columns; below them the workers that say nothing of themselves, and why."""
     lines = [_HEAD, *(_cells(row) for row in rows)]
     widths = [max(len(line[i]) for line in lines) for i in range(len(_HEAD))]
-    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in lines)
+    shown = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in lines]
+    silent = [(row.address, row.status.message) for row in rows if isinstance(row.status, ServingError)]
+    if silent:
+        shown += ["", *(f"{address} says nothing of itself: {reason}" for address, reason in silent)]
+        shown += ["(where workers show certificates, so must you: --config FILE, or --set tls....)"]
+    return "\n".join(shown)
 
 
 def _cells(row: WorkerRow) -> tuple[str, ...]:
     status = row.status
     own = ("?", "?", "?")
-    if status is not None:
+    if not isinstance(status, ServingError):
         own = (str(status.running), str(status.waiting), ", ".join(_pool(pool) for pool in status.pools))
     return (row.role, row.worker_id, row.address, row.state, str(row.load), *own)
 
@@ -68,11 +77,11 @@ def _pool(pool: PoolStatus) -> str:
     return f"{pool.component} {all_units - pool.free} / {all_units}"
 
 
-async def _status(address: str) -> WorkerStatus | None:
-    client = WorkerClient(address)
+async def _status(address: str, tls: TlsConfig) -> WorkerStatus | ServingError:
+    client = WorkerClient(address, tls)
     try:
         return await client.status(_ASK_S)
-    except ServingError:
-        return None
+    except ServingError as error:
+        return error
     finally:
         await client.close()

@@ -7,7 +7,8 @@ import asyncio
 import dataclasses
 import logging
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeAlias
 
 import ray
 import ray.util
@@ -20,26 +21,38 @@ from deploy.registration import Registration
 from deploy.scaling import PRESSURE
 from deploy.settings import Settings
 from segue.batch.role import Role
+from segue.config import EngineConfig
 from segue.threads import let_waiting_threads_sleep
 
 if TYPE_CHECKING:
     from decode_service.host import Host
+    from kv_transfer.hosting.loading import Loaded
     from prefill_service.host import PrefillHost
 
 log = logging.getLogger("segue.deploy")
+
+BuildEngine: TypeAlias = "Callable[[EngineConfig], Loaded]"
+"""Makes a worker's engine, on the thread that will own it."""
+
+
+def build_engine(config: EngineConfig) -> "Loaded":
+    """The engine of `config`. Raises CheckpointError and ConfigError."""
+    from kv_transfer.hosting.loading import load
+
+    return load(config, lambda progress: None, lambda text: log.info("memory plan: %s", text))
 
 
 class WorkerReplica:
     """One worker. Made when its engine is loaded and its port is open; Serve calls the other methods."""
 
-    def __init__(self, settings: Settings, role: Role, log_level: str) -> None:
+    def __init__(self, settings: Settings, role: Role, log_level: str, build: BuildEngine) -> None:
         logging.basicConfig(level=log_level, format="%(levelname)s %(name)s: %(message)s")
         let_waiting_threads_sleep()
         if settings.replicas(role).cpus == 0:
             # Ray allows a process that asked for no cores one thread, which is not what asking for none means here.
             os.environ.pop("OMP_NUM_THREADS", None)
         self._loop = LoopThread("worker", asyncio.new_event_loop)
-        self._life = self._loop.block_on(_Life.start(settings, role))
+        self._life = self._loop.block_on(_Life.start(settings, role, build))
 
     async def check_health(self) -> None:
         """Raises when the engine is broken, and takes too long when it hangs: both are what Serve restarts."""
@@ -65,17 +78,16 @@ class _Life:
         registration.enter()
 
     @staticmethod
-    async def start(settings: Settings, role: Role) -> "_Life":
+    async def start(settings: Settings, role: Role, build: BuildEngine) -> "_Life":
         """Raises what kept the worker from starting."""
         from deploy.worker import host_of
-        from kv_transfer.hosting.loading import load
 
         address = settings.worker.host or ray.util.get_node_ip_address()
         engine = dataclasses.replace(settings.engine, role=role.value)
         host = host_of(
             dataclasses.replace(settings, engine=engine, worker=dataclasses.replace(settings.worker, host=address))
         )
-        await host.start(lambda: load(engine, lambda progress: None, lambda text: log.info("memory plan: %s", text)))
+        await host.start(lambda: build(engine))
         about = host.worker.describe()
         entry = Entry(
             member_id=about.worker_id,

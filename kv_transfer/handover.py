@@ -99,6 +99,16 @@ class Handover:
         self._desk.sending.push(outgoing.ticket, Part.CHECKPOINT, outgoing.pushes(pieces, rows))
         self._end(outgoing.ticket, Part.CHECKPOINT, pushed(outgoing.ticket))
 
+    def skip_checkpoint(self) -> None:
+        """The plan has a prompt checkpoint, but there is none to send."""
+        self._desk.sending.skip(self._granted().ticket, Part.CHECKPOINT)
+        self._desk.pump()
+
+    @property
+    def wants_checkpoint(self) -> bool:
+        """Whether the receiver awaits a prompt checkpoint after the state."""
+        return bool(self._granted().plan.checkpoint())
+
     def abandon(self, error: ServingError) -> None:
         """The request failed or was cancelled here, or its call has ended. Nothing more is posted."""
         if self._ticket is not None:

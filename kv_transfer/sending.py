@@ -125,6 +125,13 @@ class Sending(Generic[P]):
             entry.ended.add(part)
             self._advance(entry)
 
+    def skip(self, ticket: Ticket, part: Part) -> None:
+        """Nothing of the part will come. The ticket settles with its other parts, which tells the peer."""
+        if (entry := self._live(ticket)) is not None:
+            assert part not in entry.ended, f"{ticket}: the {part.value} was ended before"
+            entry.parts.discard(part)
+            self._advance(entry)
+
     def abandon(self, ticket: Ticket, error: ServingError) -> None:
         """The request failed here; what is posted settles, nothing more is posted."""
         if (entry := self._live(ticket)) is not None:

@@ -9,7 +9,7 @@ from kv_transfer.plan import TransferPlan
 from segue.batch.news import Ended, Usage
 from segue.batch.request import EmittedToken, FinishReason
 from segue.batch.submission import GenerateSpec
-from segue.engine import EngineStatus
+from segue.engine_facts import EngineStatus
 from segue.handoff import StateDigest, UnitRow
 from segue.ids import Handle, WorkerId
 
@@ -64,6 +64,7 @@ class Due:
 
     handle: Handle
     prompt_tokens: int
+    checkpoint: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +78,26 @@ class Chunk:
 
 
 @dataclass(frozen=True, slots=True)
+class PromptCheckpoint:
+    """The state after `depth` tokens of a prompt: the units in which it lies, and its digests."""
+
+    depth: int
+    rows: Sequence[UnitRow]
+    digests: tuple[StateDigest, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Complete:
-    """The prompt is computed and all its state is among the chunks before; this is its first token."""
+    """The prompt is computed and all its state is among the chunks before; this is its first token.
+
+    `checkpoint` is what follows for the receiver's cache, None when there is nothing.
+    """
 
     handle: Handle
     token: EmittedToken
     usage: Usage
     digests: tuple[StateDigest, ...]
+    checkpoint: PromptCheckpoint | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,9 @@ import torch
 
 from kv_transfer.digest import digest_contents, zero_tail
 from kv_transfer.plan import Piece, TransferPlan
-from prefill_service.commands import Chunk
+from prefill_service.commands import Chunk, PromptCheckpoint
 from segue.batch.request import Request
-from segue.batch.step import StepRow
+from segue.batch.reuse import CachedCheckpoint
 from segue.handoff import Part, StateDigest, UnitRow
 from segue.state.spec import ComponentName
 from segue.state.storage import Storage
@@ -19,22 +19,34 @@ class Export:
         self._storage = storage
         self._page_tokens = page_tokens
 
-    def chunk(self, row: StepRow, plan: TransferPlan) -> Chunk:
-        """What a committed row has made complete. From here on its bytes do not change until they are released."""
-        request, now = row.request, row.depth
-        rows = [_row(request, piece) for piece in plan.chunk(row.start, now)]
+    def chunk(self, request: Request, sent: int, now: int, plan: TransferPlan) -> Chunk:
+        """What is complete now and was not at `sent`. Its bytes do not change until they are released."""
+        rows = [_row(request, piece) for piece in plan.chunk(sent, now)]
         if now == plan.terms.prompt_tokens:
             self._clear_tails(rows, now)
         if self._storage.arena.is_cuda:
             # Writers are not ordered with the stream that computed this.
             torch.cuda.current_stream(self._storage.arena.device).synchronize()
-        return Chunk(request.handle, row.start, now, rows)
+        return Chunk(request.handle, sent, now, rows)
 
     def digests(self, request: Request, plan: TransferPlan) -> tuple[StateDigest, ...]:
         """Of the whole state of a computed prompt."""
         return digest_contents(
             self._storage, [_row(request, piece) for piece in plan.state()], plan.contents(Part.STATE)
         )
+
+    def checkpoint(self, found: CachedCheckpoint, plan: TransferPlan, *, verify: bool) -> PromptCheckpoint | None:
+        """What a plan sends after the state; None when the cached checkpoint is not that of the plan."""
+        if found.depth != plan.terms.checkpoint:
+            return None
+        rows = []
+        for piece in plan.checkpoint():
+            units: tuple[int | None, ...] = (found.slot,)
+            if piece.component is ComponentName.WINDOW:
+                units = tuple(found.window[index] for index in range(piece.first, piece.stop))
+            rows.append(UnitRow(piece.part, piece.component, piece.first, units))
+        digests = digest_contents(self._storage, rows, plan.contents(Part.CHECKPOINT)) if verify else ()
+        return PromptCheckpoint(found.depth, rows, digests)
 
     def _clear_tails(self, rows: list[UnitRow], depth: int) -> None:
         """What lies past the prompt's end in its last pages may be left over from another tenant."""

@@ -9,10 +9,21 @@ from collections.abc import AsyncIterator, Callable
 
 from kv_transfer.handover import Handover
 from kv_transfer.outbox import Outbox
-from prefill_service.commands import Cancel, Chunk, Command, Complete, Due, Granted, Last, PrefillEvent, Unpin
+from prefill_service.commands import (
+    Cancel,
+    Chunk,
+    Command,
+    Complete,
+    Due,
+    Granted,
+    Last,
+    PrefillEvent,
+    PromptCheckpoint,
+    Unpin,
+)
 from segue.batch.news import Ended
 from segue.errors import Cancelled, InvalidRequest, PeerLost, ServingError
-from segue.handoff import Beat, Finished, FromReceiver, Start
+from segue.handoff import Beat, CheckpointPushed, Finished, FromReceiver, Start
 from segue.ids import Handle
 
 log = logging.getLogger(__name__)
@@ -48,21 +59,33 @@ class Serving:
         """The engine thread's word."""
         match event:
             case Due() if not self._left:
-                self._handover.ask(event.prompt_tokens, None)
+                self._handover.ask(event.prompt_tokens, event.checkpoint)
             case Chunk():
                 self._computed = event.now
                 self._handover.push(event.computed, event.now, event.rows)
             case Complete():
                 self._complete = True
                 self._handover.finish(Finished(None, event.token, event.usage, event.digests))
+                self._follow(event.checkpoint)
             case Last():
                 self._outbox.put(Finished(None, event.token, event.usage, reason=event.reason.value))
                 self._handover.abandon(Cancelled("the first token ended the output"))
             case Ended():
                 self._handover.abandon(event.error or Cancelled("the request was cancelled"))
 
-    async def listen(self, messages: AsyncIterator[FromReceiver]) -> None:
-        """Takes the receiver's messages until it ends the call. Raises when it is silent for too long."""
+    def _follow(self, checkpoint: PromptCheckpoint | None) -> None:
+        """What comes after the state, off the way of the first token."""
+        if not self._handover.wants_checkpoint:
+            return
+        if checkpoint is None:
+            self._handover.skip_checkpoint()
+            return
+        self._handover.push_checkpoint(
+            checkpoint.rows, lambda ticket: CheckpointPushed(ticket, checkpoint.depth, checkpoint.digests)
+        )
+
+    async def listen(self, start: Start, messages: AsyncIterator[FromReceiver]) -> None:
+        """Takes what follows `start` until the receiver ends the call. Raises when it is silent for too long."""
         while True:
             try:
                 async with asyncio.timeout(self._silence_s):
@@ -73,7 +96,8 @@ class Serving:
                 case None:
                     return
                 case Start():
-                    raise InvalidRequest("a handoff is started once a call")
+                    if message != start:
+                        raise InvalidRequest("a handoff is started once a call")
                 case _:
                     self._handover.take(message)
 

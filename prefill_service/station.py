@@ -35,7 +35,8 @@ class PrefillStation:
         self._export = export
         self._verify = verify
         self._plans: dict[Handle, TransferPlan] = {}
-        self._pinned: set[Handle] = set()
+        # Prompts that are read by writers, and how much of each they were given.
+        self._sent: dict[Handle, int] = {}
         self._busy = False
 
     @staticmethod
@@ -55,8 +56,7 @@ class PrefillStation:
             case Cancel():
                 self._engine.cancel(command.handle, command.attempt)
             case Unpin():
-                if command.handle in self._pinned:
-                    self._pinned.remove(command.handle)
+                if self._sent.pop(command.handle, None) is not None:
                     self._engine.unpin(command.handle)
             case Report():
                 command.answer.set_result(self._engine.status())
@@ -67,7 +67,8 @@ class PrefillStation:
         if record is not None:
             events += self._exported(record, self._engine.commit(record))
         self._busy = record is not None
-        events += [Due(request.handle, request.known_len) for request in self._engine.take_due()]
+        for request in self._engine.take_due():
+            events.append(Due(request.handle, request.known_len, self._engine.offered_checkpoint(request)))
         for ended in self._engine.take_ended():
             self._plans.pop(ended.handle, None)
             events.append(ended)
@@ -105,10 +106,11 @@ class PrefillStation:
                 events.append(Last(handle, tokens[handle], end.reason, end.usage))
             # Without a plan, the first token is the last, and nobody waits for the state.
             elif request.phase in (Phase.EXTENDING, Phase.HANDING_OVER) and (plan := self._plans.get(handle)):
-                if handle not in self._pinned:
+                if handle not in self._sent:
                     self._engine.pin(handle, request.attempt)
-                    self._pinned.add(handle)
-                events.append(self._export.chunk(row, plan))
+                # The first chunk brings along what was cached.
+                events.append(self._export.chunk(request, self._sent.get(handle, 0), row.depth, plan))
+                self._sent[handle] = row.depth
                 if request.phase is Phase.HANDING_OVER:
                     del self._plans[handle]
                     events.append(self._complete(request, tokens[handle], plan))
@@ -117,4 +119,7 @@ class PrefillStation:
     def _complete(self, request: Request, token: EmittedToken, plan: TransferPlan) -> Complete:
         usage = Usage(request.prompt_len, len(request.output), request.cached_tokens)
         digests = self._export.digests(request, plan) if self._verify else ()
-        return Complete(request.handle, token, usage, digests)
+        checkpoint = None
+        if plan.checkpoint() and (found := self._engine.prompt_checkpoint(request)) is not None:
+            checkpoint = self._export.checkpoint(found, plan, verify=self._verify)
+        return Complete(request.handle, token, usage, digests, checkpoint)

@@ -20,7 +20,7 @@ from kv_transfer.outbox import Outbox
 from prefill_service.commands import Command, PrefillEvent, Report, Submit
 from prefill_service.serving import Serving
 from prefill_service.station import PrefillStation
-from segue.engine import EngineStatus
+from segue.engine_facts import EngineStatus
 from segue.errors import DeadlineExceeded, InvalidRequest, PeerLost, ServingError, WorkerUnavailable
 from segue.handoff import FromReceiver, FromSender, Start
 from segue.ids import Handle, WorkerId
@@ -115,7 +115,7 @@ class PrefillWorker:
         outbox = Outbox(asyncio.get_running_loop(), self.exchange.storage.arena)
         serving = await self._accept(start, outbox)
         answering = asyncio.current_task()
-        listening = asyncio.create_task(serving.listen(incoming))
+        listening = asyncio.create_task(serving.listen(start, incoming))
         listening.add_done_callback(lambda task: _end_sending(task, outbox, answering))
         beside = [asyncio.create_task(work) for work in (serving.start_when_granted(), serving.beat())]
         try:

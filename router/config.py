@@ -19,10 +19,11 @@ class RouterConfig:
     """Limits, waits and the address of the front door. Every wait is in seconds.
 
     `inflight_max` counts choices that workers hold for this router, `queue_max` requests that wait for room among them.
-    `request_timeout_s` bounds a whole request. `placement_wait_s` is how long a new request may wait when no worker is
-    ready, `continuation_grace_s` how long one that lost its worker may. `reattach_grace_s` is how long a broken session
-    may take to come back before its requests are continued elsewhere. `breaker_faults` server faults in a row take a
-    worker out for `breaker_cooldown_s`. `api_key` empty means that everybody may call.
+    `request_timeout_s` bounds a whole request. A client that takes nothing of its answer for `client_stall_s` is let go
+    of before. `placement_wait_s` is how long a new request may wait when no worker is ready, `continuation_grace_s` how
+    long one that lost its worker may. `reattach_grace_s` is how long a broken session may take to come back before its
+    requests are continued elsewhere. `breaker_faults` server faults in a row take a worker out for
+    `breaker_cooldown_s`. `api_key` empty means that everybody may call.
     """
 
     host: str = "127.0.0.1"
@@ -33,6 +34,7 @@ class RouterConfig:
     queue_max: int = 1024
     queue_timeout_s: float = 30.0
     request_timeout_s: float = 600.0
+    client_stall_s: float = 60.0
     choices_max: int = 128
     body_bytes_max: int = 4 << 20
     drain_s: float = 30.0
@@ -74,6 +76,7 @@ _SPANS = ("queue_max", "placement_wait_s", "continuation_grace_s", "reattach_gra
 _WAITS = (
     "queue_timeout_s",
     "request_timeout_s",
+    "client_stall_s",
     "call_timeout_s",
     "heartbeat_s",
     "heartbeat_timeout_s",

@@ -2,6 +2,7 @@
 
 The reader sees one unbroken output. A choice that has sent tokens is continued with those tokens as `emitted`, so no
 token is sampled twice; an earlier attempt cannot speak into a later one, because only the newest inbox is read.
+It is continued by workers of the fingerprint that began it alone: other weights would write another text.
 """
 
 import asyncio
@@ -47,6 +48,8 @@ class Dispatch:
         self._leg = PrefillLeg(fleet.prefills)
         self._inbox: Inbox | None = None
         self._attempt = 0
+        # Of the worker that has the choice, or had it last: once tokens have come, no other may go on.
+        self._fingerprint = ""
         self._output: list[int] = []
         self._over = False
         self._alarm = asyncio.get_running_loop().call_at(spec.deadline, self._expire)
@@ -155,7 +158,8 @@ class Dispatch:
         refused_by: set[str] = set()
         while self._attempt < self._config.attempts_max:
             self._require_time()
-            link = self._fleet.pick(self._spec.model, self._spec.affinity, refused_by)
+            bound_to = self._fingerprint if self._output else None
+            link = self._fleet.pick(self._spec.model, self._spec.affinity, refused_by, bound_to)
             if link is None:
                 left_s = give_up_at - self._now()
                 if isinstance(refusal, QueueFull) or left_s <= 0:
@@ -167,7 +171,7 @@ class Dispatch:
             if refusal is None:
                 return
             refused_by.add(link.address)
-        raise refusal or WorkerUnavailable(f"no worker is ready for the model '{self._spec.model}'")
+        raise refusal or self._nobody()
 
     async def _offer(self, link: Link) -> ServingError | None:
         """Offers the choice to one worker; returns a refusal that another worker need not share, raises any other."""
@@ -201,9 +205,19 @@ class Dispatch:
             if error.client_fault and not isinstance(error, QueueFull):
                 raise
             return error
-        self._link, self._inbox = link, inbox
+        # Its session has not changed since the link was picked, so this is still the worker that was.
+        assert link.description is not None, "a worker is described before it accepts anything"
+        self._link, self._inbox, self._fingerprint = link, inbox, link.description.fingerprint
         self._require_time()
         return None
+
+    def _nobody(self) -> WorkerUnavailable:
+        if not self._output:
+            return WorkerUnavailable(f"no worker is ready for the model '{self._spec.model}'")
+        return WorkerUnavailable(
+            f"the worker that began this output is gone, and none is ready that serves the model '{self._spec.model}' "
+            f"with the same weights and settings (fingerprint {self._fingerprint}); send the request again"
+        )
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time()

@@ -134,12 +134,12 @@ class Fleet:
             param="model",
         )
 
-    def pick(self, model: str, affinity: str | None, excluded: set[str]) -> Link | None:
-        """A link that may take a request for `model` now, or None."""
+    def pick(self, model: str, affinity: str | None, excluded: set[str], fingerprint: str | None = None) -> Link | None:
+        """A link that may take a request for `model` now, or None. `fingerprint` None: whatever the worker's is."""
         now = asyncio.get_running_loop().time()
         able = {
             link.address: link
-            for link in self._serving(model)
+            for link in self._serving(model, fingerprint)
             if link.breaker.allows(now) and self.has_prefill(link, now)
         }
         candidates = [Candidate(link.address, link.load) for link in able.values() if link.address not in excluded]
@@ -168,8 +168,14 @@ class Fleet:
         finally:
             self._changes.discard(change)
 
-    def _serving(self, model: str) -> list[Link]:
-        return [link for link in self.ready if link.description is not None and link.description.model_name == model]
+    def _serving(self, model: str, fingerprint: str | None) -> list[Link]:
+        return [
+            link
+            for link in self.ready
+            if (about := link.description) is not None
+            and about.model_name == model
+            and fingerprint in (None, about.fingerprint)
+        ]
 
     def _wake(self) -> None:
         for change in self._changes:

@@ -116,7 +116,7 @@ def chat_endpoint(shell: Shell) -> Generate:
     async def plan(raw: bytes) -> Plan:
         body = parse_body(ChatBody, raw)
         model = await shell.fleet.model(body.model)
-        prompt = await tokens_of_messages(shell.tokenizer, body.messages)
+        prompt = await tokens_of_messages(shell.tokenizer, body.messages, model.max_len - 1)
         return plan_chat(body, model, prompt, shell.config.choices_max)
 
     return Generate(shell, plan, ChatFormat, "chatcmpl")
@@ -129,7 +129,7 @@ def completion_endpoint(shell: Shell) -> Generate:
         body = parse_body(CompletionBody, raw)
         model = await shell.fleet.model(body.model)
         prompts: Sequence[Sequence[int]] = await tokens_of_prompts(
-            shell.tokenizer, body.prompt, shell.config.choices_max
+            shell.tokenizer, body.prompt, shell.config.choices_max, model.max_len - 1
         )
         return plan_completion(body, model, prompts, shell.config.choices_max)
 

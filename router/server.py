@@ -14,7 +14,7 @@ from router.app import build_app
 from router.config import RouterConfig
 from router.fleet import Fleet
 from router.metrics import Metrics
-from router.protocol import HttpProtocol
+from router.protocol import http_protocol
 from router.request_ids import LiveRequests
 from router.shell import Shell
 from router.text.tokenizer import Tokenizer
@@ -72,7 +72,7 @@ class Server:
         self._http = _Http(
             uvicorn.Config(
                 build_app(self.shell),
-                http=HttpProtocol,
+                http=http_protocol(config.client_stall_s),
                 ws="none",
                 lifespan="off",
                 access_log=False,

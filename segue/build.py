@@ -1,5 +1,6 @@
 """Builds an engine from its configuration: loads the model, plans memory, joins the parts."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -7,11 +8,15 @@ import torch
 
 from segue.batch.admission import Admission
 from segue.batch.holdings import Holdings
+from segue.batch.reuse import Reuse
 from segue.batch.role import Role
-from segue.batch.scheduler import Scheduler, SchedulerLimits
+from segue.batch.scheduler import KERNEL_CHUNK, Scheduler, SchedulerLimits
 from segue.batch.turns import Turns
+from segue.cache.shape import CacheShape, Strategy
+from segue.cache.tree import PrefixTree
 from segue.config import EngineConfig
-from segue.engine import Engine, EngineFacts
+from segue.engine import Engine
+from segue.engine_facts import EngineFacts
 from segue.errors import ConfigError
 from segue.models.options import BuildOptions
 from segue.models.registry import build_model
@@ -22,11 +27,14 @@ from segue.state.layout import Shard, layouts
 from segue.state.plan import MemoryPlan, plan_memory
 from segue.state.pool import Pool
 from segue.state.recurrent import SlotStates
-from segue.state.spec import ComponentName, DType
+from segue.state.spec import ComponentName, DType, ModelState, uses_ssm_state
 from segue.state.storage import Storage
 from segue.weights.folder import ModelFolder
 from segue.weights.generation import GenerationDefaults
 from segue.weights.source import LoadProgress, WeightSource
+
+TRACK_INTERVAL = 256
+"""Tokens between two decode checkpoints, where the grid allows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +67,7 @@ def assemble(config: EngineConfig, model: Model, *, name: str, generation: Gener
     max_len = min(config.max_len or model.max_position, model.max_position)
     role = Role(config.role)
     unit_layouts = layouts(model.state, config.page_tokens, Shard())
+    cached = _cached(config, model.state) if config.prefix_cache else None
     memory = plan_memory(
         model.state,
         unit_layouts,
@@ -66,13 +75,17 @@ def assemble(config: EngineConfig, model: Model, *, name: str, generation: Gener
         max_running=config.max_running,
         step_tokens=config.step_tokens,
         max_len=max_len,
+        cached=cached,
     )
     window = model.state.window
     chunk_tokens = min(config.chunk_tokens, config.step_tokens)
     storage = Storage(unit_layouts, memory.counts, model.device)
     slots = SlotStates(storage, memory.counts.get(ComponentName.RECURRENT, 1))
     pools = {component: Pool(component, units) for component, units in memory.counts.items()}
-    holdings = Holdings(pools, slots, page_tokens=config.page_tokens, window=window)
+    reuse = None
+    if cached is not None:
+        reuse = Reuse(PrefixTree(cached, pools, slots.release), retain=config.retain_window)
+    holdings = Holdings(pools, slots, page_tokens=config.page_tokens, window=window, reuse=reuse)
     admission = Admission(
         {component: pool.usable_count for component, pool in pools.items()},
         page_tokens=config.page_tokens,
@@ -80,6 +93,7 @@ def assemble(config: EngineConfig, model: Model, *, name: str, generation: Gener
         chunk_tokens=chunk_tokens,
         max_len=max_len,
         role=role,
+        cached=cached,
     )
     limits = SchedulerLimits(
         max_running=config.max_running,
@@ -105,6 +119,20 @@ def assemble(config: EngineConfig, model: Model, *, name: str, generation: Gener
     turns = Turns(config.asks_ahead) if role is Role.PREFILL else None
     engine = Engine(facts, Scheduler(limits, admission, holdings, turns), holdings, slots, runner)
     return BuiltEngine(engine, storage, pools, memory)
+
+
+def _cached(config: EngineConfig, state: ModelState) -> CacheShape:
+    grid = math.lcm(config.page_tokens, KERNEL_CHUNK)
+    interval = config.track_interval or -(-TRACK_INTERVAL // grid) * grid
+    return CacheShape(
+        page_tokens=config.page_tokens,
+        full=state.component(ComponentName.FULL) is not None,
+        window=state.window,
+        recurrent=uses_ssm_state(state),
+        grid=grid,
+        interval=interval,
+        strategy=Strategy(config.checkpoint_strategy),
+    )
 
 
 def _options(config: EngineConfig) -> BuildOptions:

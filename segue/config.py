@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from segue.batch.role import Role
+from segue.cache.shape import Strategy
 from segue.errors import ConfigError
 
 
@@ -22,7 +23,10 @@ class EngineConfig:
     `state_bytes` is the budget of the arena (all pages and slots). `page_tokens` is P. `step_tokens` bounds the tokens
     of one step, `chunk_tokens` those of one request's prefill chunk in it. `max_waiting` bounds the queue. `role` is
     what the engine does: prefill, decode, or both. A prefill worker asks each decode worker for room for at most
-    `asks_ahead` queued prompts at a time.
+    `asks_ahead` queued prompts at a time. With `prefix_cache` what requests computed is kept for later ones of the
+    same beginning; `checkpoint_strategy` is how the recurrent state for that comes about, and decoding leaves a
+    checkpoint every `track_interval` tokens (0: 256, rounded up to the checkpoint grid). Without `retain_window` a
+    running request gives up the window below its newest checkpoint.
     """
 
     model: Path
@@ -40,12 +44,21 @@ class EngineConfig:
     step_tokens: int = 1024
     chunk_tokens: int = 512
     asks_ahead: int = 4
+    prefix_cache: bool = True
+    checkpoint_strategy: str = Strategy.EXTRA_BUFFER.value
+    track_interval: int = 0
+    retain_window: bool = True
 
     def __post_init__(self) -> None:
         if self.role not in set(Role):
             raise ConfigError(f"engine.role is '{self.role}', it must be one of {', '.join(Role)}", param="role")
         require_at_least_one("engine.", self, *_COUNTS)
-        require_not_negative("engine.", self, "max_len", "threads")
+        if self.checkpoint_strategy not in set(Strategy):
+            raise ConfigError(
+                f"engine.checkpoint_strategy is '{self.checkpoint_strategy}', it must be one of {', '.join(Strategy)}",
+                param="checkpoint_strategy",
+            )
+        require_not_negative("engine.", self, "max_len", "threads", "track_interval")
         if self.step_tokens < self.max_running:
             raise ConfigError(
                 f"engine.step_tokens {self.step_tokens} is below max_running {self.max_running}: "

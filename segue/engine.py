@@ -7,7 +7,6 @@ by `expect`, `ask` and `receive`; state that goes to one is `pin`ned while it is
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -15,54 +14,18 @@ import numpy as np
 from segue.batch.failure import SamplingFailed
 from segue.batch.holdings import Holdings, SlotDoor
 from segue.batch.lifecycle import Phase
-from segue.batch.news import Ended, EngineNews, Usage
+from segue.batch.news import Ended, EngineNews
 from segue.batch.request import EmittedToken, FinishReason, Request
+from segue.batch.reuse import CachedCheckpoint
 from segue.batch.role import Role
 from segue.batch.rules import require_servable
-from segue.batch.sampling import SamplingDefaults
 from segue.batch.scheduler import Scheduler
 from segue.batch.step import StepOutput, StepPlan, StepRecord
 from segue.batch.submission import GenerateSpec
+from segue.engine_facts import EngineFacts, EngineStatus
 from segue.errors import DeadlineExceeded, ServingError
 from segue.handoff import UnitRow
 from segue.ids import SINK, Handle, Slot, WorkerId
-from segue.state.layout import UnitLayout
-from segue.state.pool import PoolCounts
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineFacts:
-    """What the outside may know of the engine's model and limits."""
-
-    name: str
-    vocab_size: int
-    max_len: int
-    eos_token_ids: tuple[int, ...]
-    defaults: SamplingDefaults
-    page_tokens: int
-    dtype: str
-    deterministic: bool
-    window: int | None
-    layouts: tuple[UnitLayout, ...]
-    role: Role = Role.BOTH
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineStatus:
-    """Load and the disjoint sets of every pool.
-
-    Of the `waiting`, `unpromised` await their state from another worker and have no promise of room yet; `promised`
-    ones have it, and are not among the waiting.
-    """
-
-    running: int
-    waiting: int
-    unpromised: int
-    promised: int
-    steps: int
-    generated_tokens: int
-    prefill_tokens: int
-    pools: tuple[PoolCounts, ...]
 
 
 class StepRunner(Protocol):
@@ -107,11 +70,19 @@ class Engine:
         """Queues a request. Raises InvalidRequest, ContextTooLong or QueueFull, and then keeps nothing of it."""
         self._enter(self._request(spec, handle))
 
-    def expect(self, spec: GenerateSpec, handle: Handle) -> None:
-        """Takes a request whose prompt another worker computes. Raises as `submit` does."""
+    def expect(self, spec: GenerateSpec, handle: Handle, extend_max: int = 0) -> bool:
+        """Takes a request whose prompt another worker is to compute. Raises as `submit` does.
+
+        Where no more than `extend_max` tokens are new to the cache here, they are computed here. Returns whether the
+        other worker is needed.
+        """
         request = self._request(spec, handle)
-        request.phase = Phase.AWAITING
+        cached = self._holdings.cached_depth(request) if extend_max else 0
+        awaited = cached == 0 or request.known_len - cached > extend_max
+        if awaited:
+            request.phase = Phase.AWAITING
         self._enter(request)
+        return awaited
 
     def cancel(self, handle: Handle, attempt: int) -> None:
         """Ends a request whose client left. A no-op when it is unknown, of another attempt, or ended."""
@@ -123,11 +94,6 @@ class Engine:
         if (request := self._find(handle, attempt)) is not None:
             del request.output[kept:]
             self._end(request, FinishReason.STOP)
-
-    def output_since(self, handle: Handle, attempt: int, index: int) -> list[EmittedToken] | None:
-        """Output tokens from an absolute index on, None when the request is not held."""
-        request = self._find(handle, attempt)
-        return None if request is None else request.output[index:]
 
     def fail(self, handle: Handle, attempt: int, error: ServingError) -> None:
         """Ends a request that cannot go on, for a reason outside this engine. A no-op when it is gone."""
@@ -145,22 +111,54 @@ class Engine:
         """Requests that were promised room since the last call; `launch` promises."""
         return self._scheduler.incoming.take_promised()
 
+    def hold(self, request: Request, offered: int | None) -> tuple[int, int | None]:
+        """Pins what is cached of a promised request's prompt.
+
+        Returns how many tokens of full pages need not come, and the depth of the prompt checkpoint that is wanted after
+        the state, of the one that the sender offers.
+        """
+        held = self._holdings.hold(request)
+        return held, self._holdings.wanted_checkpoint(request, offered)
+
     def receive(
-        self, handle: Handle, attempt: int, rows: Sequence[UnitRow], token: EmittedToken, cached_tokens: int
+        self,
+        handle: Handle,
+        attempt: int,
+        rows: Sequence[UnitRow],
+        token: EmittedToken,
+        cached_tokens: int,
+        expected: int | None = None,
     ) -> EngineNews:
         """The state of a promised request has arrived in `rows`, which it owns from now on, and its first token.
 
-        The request continues at that token. It must not be gone.
+        The request continues at that token. It must not be gone. With `expected`, its prompt checkpoint of that depth
+        is still on its way: `receive_checkpoint` or `give_up_checkpoint` must follow, however the request ends.
         """
         request = self._find(handle, attempt)
         assert request is not None, f"state came for handle {handle}, which is gone"
         self._holdings.receive(request, rows, request.known_len)
-        self._scheduler.receive(request)
         request.computed = request.known_len
         request.cached_tokens = cached_tokens
+        request.expected = expected
+        self._scheduler.receive(request)
+        if expected is not None:
+            self.pin(handle, attempt)
         news = EngineNews(self._steps)
         self._append(request, token, news)
         return news
+
+    def receive_checkpoint(self, handle: Handle, rows: Sequence[UnitRow]) -> None:
+        """The expected prompt checkpoint is complete in `rows`, which are held."""
+        request = self._pinned[handle]
+        assert request.expected is not None, f"nobody expects a checkpoint for handle {handle}"
+        self._scheduler.receive_checkpoint(request, rows, request.expected)
+        self._release_pinned(request)
+
+    def give_up_checkpoint(self, handle: Handle) -> None:
+        """The expected prompt checkpoint will not come."""
+        request = self._pinned[handle]
+        request.expected = None
+        self._release_pinned(request)
 
     def receive_last(self, handle: Handle, attempt: int, token: EmittedToken, cached_tokens: int) -> EngineNews | None:
         """The first token has arrived and ends the request: there is no state to go on with.
@@ -207,11 +205,18 @@ class Engine:
 
     def unpin(self, handle: Handle) -> None:
         """Nobody reads the request's state any more. One that was being handed over has ended with this."""
-        request = self._pinned.pop(handle)
-        request.pinned = False
+        request = self._pinned[handle]
         if request.phase is Phase.HANDING_OVER:
             self._close(request, Phase.FINISHED)
-        self._release_ended(request)
+        self._release_pinned(request)
+
+    def offered_checkpoint(self, request: Request) -> int | None:
+        """Depth of the checkpoint that computing the request's prompt will leave; None when it leaves none."""
+        return self._holdings.offered_checkpoint(request)
+
+    def prompt_checkpoint(self, request: Request) -> CachedCheckpoint | None:
+        """The newest checkpoint of a computed prompt."""
+        return self._holdings.prompt_checkpoint(request)
 
     # Steps
 
@@ -243,17 +248,19 @@ class Engine:
             request = row.request
             token = None
             if row.samples:
-                token = _emitted(output, sampled, request)
+                token = output.token(sampled, request.sampling.logprobs)
                 sampled += 1
             self._prefilled += 0 if row.decode else row.count
             if request.phase not in (Phase.EXTENDING, Phase.DECODING):
+                if row.checkpoint is not None:
+                    self._holdings.discard_checkpoint(row.checkpoint)
                 self._release_ended(request)
                 continue
             assert request.computed == row.start
             request.computed = int(record.depths[i])
             if record.slots[i] != SINK:
                 self._slots.advance(Slot(int(record.slots[i])), request.computed, pending=0)
-            self._holdings.free_out_of_window(request)
+            self._scheduler.settle(row)
             if token is not None:
                 self._append(request, token, news)
         self._steps += 1
@@ -319,6 +326,7 @@ class Engine:
             priority=spec.priority,
             deadline=None if spec.deadline_s is None else now + spec.deadline_s,
             extension=spec.extension,
+            cache_salt=spec.cache_salt,
             output=[EmittedToken(token, 0.0) for token in spec.emitted],
             arrival=now,
         )
@@ -344,7 +352,7 @@ class Engine:
         if reason is not None:
             self._close(request, Phase.FINISHED)
             self._release_ended(request)
-            news.ended.append(_ended(request, reason))
+            news.ended.append(Ended.of(request, reason))
         elif request.phase is not Phase.DECODING:
             request.move(Phase.HANDING_OVER if self.facts.role is Role.PREFILL else Phase.DECODING)
 
@@ -362,7 +370,7 @@ class Engine:
         """Ends a request between steps."""
         self._close(request, Phase.FINISHED if reason is FinishReason.STOP else Phase.ABORTED)
         self._release_ended(request)
-        self._ended_early.append(_ended(request, reason, error))
+        self._ended_early.append(Ended.of(request, reason, error))
 
     def _release_ended(self, request: Request) -> None:
         """Takes back what an ended request owns; if a step in flight or a reader needs it, they do it when done."""
@@ -370,22 +378,13 @@ class Engine:
         if not touched and not request.pinned:
             self._scheduler.drop(request)
 
+    def _release_pinned(self, request: Request) -> None:
+        """Nobody reads or awaits anything of the request outside of steps any more."""
+        del self._pinned[request.handle]
+        request.pinned = False
+        if request.phase in (Phase.FINISHED, Phase.ABORTED):
+            self._release_ended(request)
+
     def _close(self, request: Request, phase: Phase) -> None:
         request.move(phase)
         del self._live[request.handle]
-
-
-def _emitted(output: StepOutput, index: int, request: Request) -> EmittedToken:
-    token = int(output.token_ids[index])
-    wanted = request.sampling.logprobs
-    if wanted is None:
-        return EmittedToken(token, 0.0)
-    if wanted and output.top is not None:
-        ids, values = output.top.token_ids[index, :wanted].tolist(), output.top.logprobs[index, :wanted].tolist()
-        return EmittedToken(token, float(output.logprobs[index]), tuple(zip(ids, values, strict=True)))
-    return EmittedToken(token, float(output.logprobs[index]))
-
-
-def _ended(request: Request, reason: FinishReason, error: ServingError | None = None) -> Ended:
-    usage = Usage(request.prompt_len, len(request.output), request.cached_tokens)
-    return Ended(request.handle, request.attempt, reason, usage, error)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from segue.config import require_above_zero
+from segue.config import require_above_zero, require_not_negative
 from segue.errors import ConfigError
 from segue.handoff import TransportName
 
@@ -43,7 +43,8 @@ class TransferConfig:
     for its own choice. A peer that says nothing for `silence_s` counts as gone. `connect_s` bounds an introduction, the
     self-test included; `settle_s` is how often a silent sender is asked again whether its writes have ended. When more
     than `quarantine_share` of a pool is in quarantine, and some of it for more than `quarantine_s`, the worker drains
-    and ends, to be started afresh.
+    and ends, to be started afresh. A decode worker computes a prompt itself if no more than `extend_tokens` of it are
+    new to its cache (0: never).
     """
 
     transports: str = "local,nixl,grpc"
@@ -56,6 +57,7 @@ class TransferConfig:
     settle_s: float = 1.0
     quarantine_s: float = 120.0
     quarantine_share: float = 0.25
+    extend_tokens: int = 256
 
     def __post_init__(self) -> None:
         unknown = [name for name in self.transports.split(",") if name not in set(TransportName)]
@@ -64,6 +66,7 @@ class TransferConfig:
             raise ConfigError(f"transfer.transports names {unknown[0]!r}; known are {known}", param="transports")
         waits = ("lease_s", "heartbeat_s", "silence_s", "connect_s", "settle_s", "quarantine_s")
         require_above_zero("transfer.", self, *waits)
+        require_not_negative("transfer.", self, "extend_tokens")
         if self.silence_s <= self.heartbeat_s:
             raise ConfigError(
                 f"transfer.silence_s {self.silence_s} must be longer than heartbeat_s {self.heartbeat_s}",

@@ -7,7 +7,8 @@ from kv_transfer.fingerprint import Fingerprint, config_digest, describe_layouts
 from segue.batch.scheduler import KERNEL_CHUNK
 from segue.build import BuiltEngine, load_engine
 from segue.config import EngineConfig
-from segue.engine import Engine, EngineFacts
+from segue.engine import Engine
+from segue.engine_facts import EngineFacts
 from segue.state.layout import Shard
 from segue.weights.digest import weights_digest
 from segue.weights.folder import ModelFolder

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from kv_transfer.hosting.loading import Identity
-from segue.engine import EngineStatus
+from segue.engine_facts import EngineStatus
 from segue.ids import WorkerId
 from segue.state.layout import UnitLayout
 from segue.wire import PoolStatus, Transfers, WorkerDescription, WorkerStatus

@@ -8,10 +8,11 @@ from tokenizers import Tokenizer as TokenizerFile
 from router.text.chat_template import ChatTemplate
 from router.text.control_tokens import ControlTokens
 from router.text.detokenizer import Detokenizer
+from router.text.length_bound import bytes_per_token_max
 from router.text.messages import plain_messages
 from router.text.token_bytes import TokenBytes
 from router.text.tokenizer_folder import read_chat_template, read_tokenizer
-from segue.errors import InvalidRequest
+from segue.errors import ContextTooLong, InvalidRequest
 
 
 class Tokenizer:
@@ -31,6 +32,7 @@ class Tokenizer:
         self._control = ControlTokens(self._special_id)
         self.special_ids = frozenset(self._special)
         self.token_bytes = TokenBytes(full)
+        self._bytes_per_token_max = bytes_per_token_max(full)
 
     @staticmethod
     def from_folder(folder: Path) -> "Tokenizer":
@@ -42,11 +44,13 @@ class Tokenizer:
         """Tokens that have a text; a model's vocabulary may be padded beyond it."""
         return self._full.get_vocab_size()
 
-    def encode(self, text: str) -> list[int]:
+    def encode(self, text: str, tokens_max: int | None = None) -> list[int]:
         """A prompt as the client wrote it: control tokens in it are control tokens, and the tokenizer adds its own.
 
-        Raises InvalidRequest on half a surrogate pair, as every encoding here does.
+        Raises InvalidRequest on half a surrogate pair, as every encoding here does, and ContextTooLong for a text that
+        can be told by its length alone to have more than `tokens_max` tokens.
         """
+        self._require_length(text, tokens_max, "prompt")
         return _encode(self._full, text, adding_special=True)
 
     def encode_plain(self, text: str) -> list[int]:
@@ -59,10 +63,11 @@ class Tokenizer:
             raise InvalidRequest("the text contains a control token that this tokenizer cannot write as plain text")
         return ids
 
-    def apply_chat_template(self, messages: Sequence[Mapping[str, object]]) -> list[int]:
+    def apply_chat_template(self, messages: Sequence[Mapping[str, object]], tokens_max: int | None = None) -> list[int]:
         """The prompt of a chat. Only control tokens that the template writes become control tokens.
 
-        Raises InvalidRequest when the messages cannot be served or the template refuses them.
+        Raises InvalidRequest when the messages cannot be served or the template refuses them, and ContextTooLong as
+        `encode` does.
         """
         template = self._chat_template
         if template is None:
@@ -70,6 +75,7 @@ class Tokenizer:
         plain = plain_messages(messages)
         mark = self._control.choose_mark([template.source, *(text for message in plain for text in message.values())])
         rendered = template.render([self._disarmed(message, template, mark) for message in plain])
+        self._require_length(rendered.replace(mark, ""), tokens_max, "messages")
         if mark not in rendered:
             return _encode(self._full, rendered, adding_special=False)
         return self._encode_parts(self._control.split(rendered), mark)
@@ -86,6 +92,18 @@ class Tokenizer:
     def token_text(self, token_id: int) -> str:
         """One token's own text, as logprobs report it: U+FFFD where it holds a part of a character only."""
         return self.token_bytes[token_id].decode("utf-8", "replace")
+
+    def _require_length(self, text: str, tokens_max: int | None, param: str) -> None:
+        if tokens_max is None or self._bytes_per_token_max is None:
+            return
+        # What cannot be encoded is refused in its own words later.
+        tokens_min = -(-len(text.encode(errors="replace")) // self._bytes_per_token_max)
+        if tokens_min > tokens_max:
+            raise ContextTooLong(
+                f"the prompt has {tokens_min} tokens or more; with at least 1 output token that exceeds the context "
+                f"length of {tokens_max + 1}",
+                param=param,
+            )
 
     def _disarmed(self, message: Mapping[str, str], template: ChatTemplate, mark: str) -> dict[str, str]:
         disarmed = {field: self._control.disarm(text, mark) for field, text in message.items() if field != "role"}

@@ -9,8 +9,9 @@ from collections.abc import Iterable, Mapping
 from segue.batch.lifecycle import Phase
 from segue.batch.request import Request
 from segue.batch.role import Role
+from segue.cache.shape import CacheShape
 from segue.errors import ContextTooLong
-from segue.state.needs import page_count, window_pages_max
+from segue.state.needs import SLOTS_EACH, page_count, retained_pages_max, window_pages_max
 from segue.state.spec import ComponentName
 
 HEADROOM_TOKENS = 20
@@ -29,13 +30,16 @@ class Admission:
         chunk_tokens: int,
         max_len: int,
         role: Role = Role.BOTH,
+        cached: CacheShape | None = None,
     ) -> None:
+        """`cached`: prefixes are cached, and requests retain what they can be matched at."""
         self._usable = dict(usable)
         self._page_tokens = page_tokens
         self._window = window
         self._chunk_tokens = chunk_tokens
         self._max_len = max_len
         self._role = role
+        self._cached = cached
 
     def validate(self, request: Request) -> None:
         """Raises ContextTooLong when the request could not run even alone."""
@@ -58,22 +62,30 @@ class Admission:
         positions = self._positions(request)
         for component in self._usable:
             if component is ComponentName.FULL:
-                found[component] = page_count(positions, self._page_tokens)
+                foreign = request.lease.foreign if request.lease is not None else 0
+                found[component] = page_count(positions, self._page_tokens) + foreign
             elif component is ComponentName.WINDOW:
                 assert self._window is not None
                 window_pages = window_pages_max(self._window, self._stride(request, positions), self._page_tokens)
+                if self._cached is not None and self._cached.recurrent:
+                    window_pages += retained_pages_max(self._window, self._cached.interval, self._page_tokens)
                 found[component] = max(min(window_pages, page_count(positions, self._page_tokens)), _held(request))
             else:
-                found[component] = 1
+                found[component] = SLOTS_EACH if self._cached is not None else 1
         return found
 
     def fits(self, request: Request, committed: Iterable[Request], withheld: Mapping[ComponentName, int]) -> bool:
         """Whether the request fits beside all that the committed ones may come to hold and units nobody can use now."""
+        room = self.spare(committed, withheld)
+        return all(units <= room[component] for component, units in self.needs(request).items())
+
+    def spare(self, committed: Iterable[Request], withheld: Mapping[ComponentName, int]) -> dict[ComponentName, int]:
+        """Units beyond all that the committed requests may come to hold, and those nobody can use now."""
         room = {component: units - withheld.get(component, 0) for component, units in self._usable.items()}
         for other in committed:
             for component, units in self.needs(other).items():
                 room[component] -= units
-        return all(units <= room[component] for component, units in self.needs(request).items())
+        return room
 
     def _positions(self, request: Request) -> int:
         """How many positions will be computed here. The last token's own state never is."""
@@ -96,4 +108,4 @@ def headroom(request: Request) -> int:
 
 def _held(request: Request) -> int:
     """Window pages held now. Pages that were set aside ahead may be more than a running request needs."""
-    return 0 if request.tables is None else len(request.tables.window) - request.tables.window_first
+    return 0 if request.tables is None else len(request.tables.live_window_pages())

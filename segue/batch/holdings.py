@@ -3,17 +3,20 @@
 Decides nothing.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Protocol, cast
 
 from segue.batch.request import Request
-from segue.batch.tables import StateTables
+from segue.batch.reuse import CachedCheckpoint, Due, Reuse
+from segue.cache.check import check_tree
 from segue.errors import PoolExhausted
 from segue.handoff import Part, UnitRow
-from segue.ids import Page, Slot
+from segue.ids import Handle, Page, Slot
 from segue.state.needs import first_window_page, page_count
-from segue.state.pool import Pool, PoolCounts
+from segue.state.pool import Owner, Pool, PoolCounts
 from segue.state.spec import ComponentName
+from segue.state.tables import StateTables
 
 
 class SlotDoor(Protocol):
@@ -21,6 +24,9 @@ class SlotDoor(Protocol):
 
     def start(self, slot: Slot) -> None:
         """The slot was just allocated: zero it now."""
+
+    def resume(self, checkpoint: Slot, slot: Slot) -> None:
+        """The slot was just allocated: it begins as a copy of the checkpoint."""
 
     def receive(self, slot: Slot, depth: int) -> None:
         """The slot was just taken over with a whole state at `depth` in it: it is never zeroed."""
@@ -33,34 +39,65 @@ class SlotDoor(Protocol):
 
 
 class Holdings:
-    """The pools of one worker and the page tables of its requests."""
+    """The pools of one worker and the page tables of its requests. `reuse`: whole prefixes outlive their requests."""
 
     def __init__(
-        self, pools: Mapping[ComponentName, Pool], slots: SlotDoor, *, page_tokens: int, window: int | None
+        self,
+        pools: Mapping[ComponentName, Pool],
+        slots: SlotDoor,
+        *,
+        page_tokens: int,
+        window: int | None,
+        reuse: Reuse | None = None,
     ) -> None:
         assert (window is not None) == (ComponentName.WINDOW in pools)
         self._pools = pools
         self._slots = slots
         self._page_tokens = page_tokens
         self._window = window
+        self._reuse = reuse
+        self._using: dict[Handle, Request] = {}
+        # Slots that a planned step fills and that belong to nobody else yet.
+        self._coming: set[Slot] = set()
+        if reuse is not None:
+            for name, pool in pools.items():
+                pool.relieve = partial(self._relieve, name)
 
     def admit(self, request: Request) -> None:
-        """Gives a request its tables and, if the model has recurrent state, a zeroed slot.
+        """Gives a request its tables, what is cached of it, and a slot if the model has recurrent state.
 
         All or nothing (PoolExhausted).
         """
         assert request.tables is None
         assert request.computed == 0
         tables = StateTables()
+        checkpoint = None if self._reuse is None else self._reuse.begin(request, tables)
         if (pool := self._pools.get(ComponentName.RECURRENT)) is not None:
-            tables.slot = Slot(pool.alloc(1)[0])
-            self._slots.start(tables.slot)
+            try:
+                tables.slot = Slot(pool.alloc(1)[0])
+            except PoolExhausted:
+                self._end(request)
+                request.computed = request.cached_tokens = 0
+                raise
+            if checkpoint is None:
+                self._slots.start(tables.slot)
+            else:
+                self._slots.resume(checkpoint, tables.slot)
         request.tables = tables
+        if self._reuse is not None:
+            # Not before: relief must not take the very checkpoint that the slot is to be a copy of.
+            self._using[request.handle] = request
+
+    def _end(self, request: Request) -> None:
+        if self._reuse is not None and request.lease is not None:
+            self._reuse.end(request)
+            self._using.pop(request.handle, None)
 
     def receive(self, request: Request, rows: Sequence[UnitRow], depth: int) -> None:
         """Gives a request the units that its state after `depth` tokens arrived in, and those set aside beside them.
 
-        They are held already. Full pages must begin at the prompt's start, window pages where the window does.
+        They are held already. Full pages must begin where those end that `hold` has pinned, window pages where the
+        window does.
         """
         assert request.tables is None
         tables = StateTables()
@@ -70,8 +107,9 @@ class Holdings:
             assert len(units) == len(row.units), f"a page of {row.component} is missing"
             match row.component:
                 case ComponentName.FULL:
-                    assert row.first == 0
-                    tables.full = cast(list[Page], units)
+                    held = self._held_pages(request)
+                    assert row.first == len(held)
+                    tables.full = [*held, *cast(list[Page], units)]
                 case ComponentName.WINDOW:
                     assert self._window is not None
                     assert row.first == first_window_page(depth, self._window, self._page_tokens)
@@ -83,6 +121,65 @@ class Holdings:
                     self._slots.receive(tables.slot, depth)
         assert {row.component for row in rows} == set(self._pools), "a component of the state did not arrive"
         request.tables = tables
+        if request.lease is not None:
+            self._using[request.handle] = request
+
+    def cached_depth(self, request: Request) -> int:
+        """How many of the tokens that a request knows could be resumed after now."""
+        return 0 if self._reuse is None else self._reuse.match(request).resumable_pages * self._page_tokens
+
+    def hold(self, request: Request) -> int:
+        """Pins what is cached of a prompt whose state comes from elsewhere: tokens of full pages that need not come."""
+        return 0 if self._reuse is None else self._reuse.hold(request)
+
+    def wanted_checkpoint(self, request: Request, offered: int | None) -> int | None:
+        """Depth of the prompt checkpoint that is to follow a state; None without one, or when it is here already."""
+        return None if self._reuse is None else self._reuse.wanted_checkpoint(request, offered)
+
+    def offered_checkpoint(self, request: Request) -> int | None:
+        """Depth of the checkpoint that computing the request's prompt will leave; None when it leaves none."""
+        return None if self._reuse is None else self._reuse.offered_checkpoint(request)
+
+    def prompt_checkpoint(self, request: Request) -> CachedCheckpoint | None:
+        """The newest checkpoint that the request pins."""
+        return None if self._reuse is None else self._reuse.prompt_checkpoint(request)
+
+    def let_go(self, request: Request) -> None:
+        """The state of a request will not come: what was pinned for it is plain cache."""
+        assert request.tables is None
+        self._end(request)
+
+    def _held_pages(self, request: Request) -> list[Page]:
+        return [] if self._reuse is None or request.lease is None else self._reuse.held_pages(request)
+
+    def receive_checkpoint(self, request: Request, rows: Sequence[UnitRow], depth: int, spare: int) -> None:
+        """The prompt checkpoint at `depth` has followed the state, in units that the request holds from now on.
+
+        It is published, unless the window that belongs to it is not whole any more.
+        """
+        assert self._reuse is not None
+        tables = _owned(request)
+        slot: Slot | None = None
+        for row in rows:
+            assert row.part is Part.CHECKPOINT
+            if row.component is ComponentName.RECURRENT:
+                slot = Slot(cast(int, row.units[0]))
+                continue
+            assert row.component is ComponentName.WINDOW
+            for index, page in zip(range(row.first, row.stop), row.units, strict=True):
+                assert page is not None
+                assert tables.window[index] is None, f"window page {index} came twice"
+                tables.window[index] = Page(page)
+            tables.window_first = min(tables.window_first, row.first)
+        assert slot is not None, "a prompt checkpoint has a slot"
+        self._slots.receive(slot, depth)
+        span = self._reuse.shape.window_span(depth // self._page_tokens)
+        whole = all(tables.window[index] is not None for index in span)
+        if not whole or not self._reuse.publish_checkpoint(request, depth, slot, spare):
+            self._free_slot(slot)
+        request.expected = None
+        tables.swept = (-1, None)
+        self.free_out_of_window(request, self._reuse.floor(request))
 
     def grow(self, request: Request, depth: int) -> None:
         """Makes every paged table reach position `depth` (exclusive).
@@ -111,31 +208,127 @@ class Holdings:
             return 0
         tables = _owned(request)
         keep_from = min(first_window_page(request.computed, self._window, self._page_tokens), len(tables.window))
+        # Most steps stay within a page.
+        if tables.swept == (keep_from, retain_floor):
+            return 0
+        tables.swept = (keep_from, retain_floor)
         freed: list[int] = []
+        unused = 0
         for index in range(tables.window_first, keep_from):
             page = tables.window[index]
-            if page is None or (retain_floor is not None and self._meets_floor(index, retain_floor, self._window)):
+            if page is None or self._retains(request, index, retain_floor):
                 continue
             tables.window[index] = None
-            freed.append(page)
+            if self._reuse is not None and self._reuse.uses(request, index):
+                self._reuse.unuse(request, index)
+                unused += 1
+            else:
+                freed.append(page)
         # Steps are many and a long context has many pages: what is gone is not looked at again.
         while tables.window_first < keep_from and tables.window[tables.window_first] is None:
             tables.window_first += 1
         if freed:
             self._pools[ComponentName.WINDOW].free(freed)
-        return len(freed)
+        return len(freed) + unused
+
+    def _retains(self, request: Request, index: int, floor: int | None) -> bool:
+        """Whether the floor asks for the page. A duplicate goes all the same: the lease keeps the tree's page."""
+        if floor is None:
+            return False
+        if request.expected is None and request.lease is not None and index not in request.lease.used:
+            return False
+        assert self._window is not None
+        return index * self._page_tokens < floor + self._window and (index + 1) * self._page_tokens > floor
+
+    # What outlives a request
+
+    def awaits(self, request: Request, running: Iterable[Request]) -> bool:
+        """Whether a running request is about to publish more of the queued one's prefix than is cached."""
+        return self._reuse is not None and self._reuse.awaits(request, running)
+
+    def take_checkpoint(self, request: Request, depth: int, *, decode: bool) -> Slot | None:
+        """A slot for the state that a step leaves at `depth`, if a checkpoint is due there and a slot can be had."""
+        if self._reuse is None or (due := self._reuse.due(request, depth, decode=decode)) is Due.NO:
+            return None
+        pool = self._pools[ComponentName.RECURRENT]
+        if due is Due.YES and not pool.free_count:
+            self._reuse.evict(ComponentName.RECURRENT, 1)
+        if not pool.free_count:
+            self._reuse.tree.counts.skipped += due is Due.YES
+            return None
+        slot = Slot(pool.alloc(1)[0])
+        self._coming.add(slot)
+        return slot
+
+    def discard_checkpoint(self, slot: Slot) -> None:
+        """The step's request ended meanwhile: nobody wants the state."""
+        self._coming.remove(slot)
+        self._pools[ComponentName.RECURRENT].free([slot])
+
+    def settle(self, request: Request, checkpoint: Slot | None, *, decode: bool, spare: Callable[[], int]) -> None:
+        """A step was committed at `request.computed`: publishes what it left, frees what is out of the window.
+
+        `spare` tells how many full pages of others the request may come to pin beside its own.
+        """
+        floor = None
+        if self._reuse is not None and request.lease is not None:
+            if checkpoint is not None:
+                self._coming.remove(checkpoint)
+                self._slots.receive(checkpoint, request.computed)
+                if not self._reuse.publish_checkpoint(request, request.computed, checkpoint, spare()):
+                    self._free_slot(checkpoint)
+            elif not decode:
+                self._reuse.publish(request, request.computed, spare())
+            floor = self._reuse.floor(request)
+        self.free_out_of_window(request, floor)
+
+    def publish_received(self, request: Request, spare: int) -> None:
+        """Gives the tree what came from another worker."""
+        if self._reuse is not None and request.lease is not None:
+            self._reuse.publish(request, request.computed, spare)
+
+    def publish_ended(self, request: Request, spare: int) -> None:
+        """The request ended well: what it computed of the tokens it keeps goes to the tree."""
+        if self._reuse is None or request.lease is None:
+            return
+        tables = _owned(request)
+        slot = tables.slot
+        if slot is not None and self._reuse.may_donate(request):
+            if self._reuse.publish_checkpoint(request, request.computed, slot, spare):
+                tables.slot = None
+        else:
+            self._reuse.publish(request, min(request.computed, request.known_len), spare)
+
+    def _free_slot(self, slot: Slot) -> None:
+        self._slots.release(slot)
+        self._pools[ComponentName.RECURRENT].free([slot])
+
+    def _relieve(self, component: ComponentName, count: int) -> None:
+        """An allocation lacks `count` units: unpinned cache goes first, then the floors, one request after another."""
+        assert self._reuse is not None
+        count -= self._reuse.evict(component, count)
+        if component is ComponentName.FULL:
+            return
+        for request in list(self._using.values()):
+            if count <= 0:
+                return
+            if self._reuse.drop_floor(request):
+                before = self._pools[component].free_count
+                if request.tables is not None:
+                    self.free_out_of_window(request)
+                count -= self._pools[component].free_count - before
+                count -= self._reuse.evict(component, count)
 
     def release(self, request: Request) -> None:
         """Takes everything the request owns back into the pools."""
         tables = _owned(request)
         request.tables = None
-        if (full := self._pools.get(ComponentName.FULL)) is not None:
-            full.free(tables.full)
-        if (window := self._pools.get(ComponentName.WINDOW)) is not None:
-            window.free(tables.live_window_pages())
+        for name, pages in ((ComponentName.FULL, tables.full), (ComponentName.WINDOW, tables.live_window_pages())):
+            if (pool := self._pools.get(name)) is not None:
+                pool.free(_own(pool, pages))
         if tables.slot is not None:
-            self._slots.release(tables.slot)
-            self._pools[ComponentName.RECURRENT].free([tables.slot])
+            self._free_slot(tables.slot)
+        self._end(request)
 
     def withheld(self) -> dict[ComponentName, int]:
         """Units that a peer may still write although nobody waits for them: nobody can be promised them."""
@@ -148,16 +341,23 @@ class Holdings:
     def check(self, requests: Iterable[Request]) -> None:
         """Asserts that the pools are whole and that exactly the units in `requests`' tables are held, each once."""
         owned: dict[ComponentName, list[int]] = {name: [] for name in self._pools}
+        if self._coming:
+            owned[ComponentName.RECURRENT] += self._coming
         for request in requests:
             if request.tables is None:
                 continue
-            if ComponentName.FULL in owned:
-                owned[ComponentName.FULL] += request.tables.full
-            if ComponentName.WINDOW in owned:
+            if (full := self._pools.get(ComponentName.FULL)) is not None:
+                owned[ComponentName.FULL] += _own(full, request.tables.full)
+            if (window := self._pools.get(ComponentName.WINDOW)) is not None:
                 assert not any(request.tables.window[: request.tables.window_first])
-                owned[ComponentName.WINDOW] += request.tables.live_window_pages()
+                mine = _own(window, request.tables.live_window_pages())
+                used = len(request.lease.used) if request.lease is not None else 0
+                assert len(request.tables.live_window_pages()) == len(mine) + used
+                owned[ComponentName.WINDOW] += mine
             if request.tables.slot is not None:
                 owned[ComponentName.RECURRENT].append(request.tables.slot)
+        if self._reuse is not None:
+            check_tree(self._reuse.tree, self._pools)
         for name, pool in self._pools.items():
             pool.check()
             units = owned[name]
@@ -167,8 +367,10 @@ class Holdings:
                 f"pool {name} holds {pool.counts().held} units, requests own {len(units)}"
             )
 
-    def _meets_floor(self, index: int, floor: int, window: int) -> bool:
-        return index * self._page_tokens < floor + window and (index + 1) * self._page_tokens > floor
+
+def _own(pool: Pool, pages: Iterable[int]) -> list[int]:
+    """Pages that are not the tree's."""
+    return [page for page in pages if pool.owner(page) is not Owner.CACHED]
 
 
 def _owned(request: Request) -> StateTables:

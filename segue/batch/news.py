@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from segue.batch.request import EmittedToken, FinishReason
+from segue.batch.request import EmittedToken, FinishReason, Request
 from segue.errors import ServingError
 from segue.ids import Handle
 
@@ -28,6 +28,12 @@ class Ended:
 
     def __post_init__(self) -> None:
         assert (self.error is not None) == (self.reason is FinishReason.ERROR), "an error reason carries an error"
+
+    @staticmethod
+    def of(request: Request, reason: FinishReason, error: ServingError | None = None) -> "Ended":
+        """The end of a request, with its usage so far."""
+        usage = Usage(request.prompt_len, len(request.output), request.cached_tokens)
+        return Ended(request.handle, request.attempt, reason, usage, error)
 
 
 @dataclass(slots=True)

@@ -5,8 +5,10 @@ from enum import StrEnum
 
 from segue.batch.lifecycle import Phase, move
 from segue.batch.sampling import SamplingParams
-from segue.batch.tables import StateTables
+from segue.cache.keys import PageKeys
+from segue.cache.lease import Lease
 from segue.ids import Handle, RequestId
+from segue.state.tables import StateTables
 
 
 class FinishReason(StrEnum):
@@ -34,7 +36,10 @@ class Request:
     `prompt` ends where output begins (sampling positions, penalties and budgets count from there), also for a
     continuation, whose already emitted tokens stand in `output` from the start. `computed` is c of STATE.md: positions
     [0, c) are complete. `cached_tokens` are prompt tokens whose state was reused, wherever the prompt was computed.
+    `lease` and `keys` are its use of the prefix tree; extending pauses at `stops` for a checkpoint, and `expected` is
+    the depth of one that is still on its way from another worker.
     `pinned` means that its pages are being read outside of steps. `extension` is opaque and travels with the request.
+    Requests of different `cache_salt` share nothing.
     """
 
     handle: Handle
@@ -45,12 +50,17 @@ class Request:
     priority: int = 0
     deadline: float | None = None
     extension: bytes = b""
+    cache_salt: str = ""
     output: list[EmittedToken] = field(default_factory=list)
     computed: int = 0
     cached_tokens: int = 0
     pinned: bool = False
     arrival: float = 0.0
     tables: StateTables | None = None
+    lease: Lease | None = None
+    keys: PageKeys | None = None
+    stops: set[int] = field(default_factory=set)
+    expected: int | None = None
     phase: Phase = Phase.WAITING
 
     @property

@@ -7,7 +7,8 @@ request whose state comes from another worker stands in the same order for a pro
 
 import math
 from bisect import insort
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from segue.batch.admission import Admission
 from segue.batch.holdings import Holdings
@@ -17,6 +18,8 @@ from segue.batch.request import Request
 from segue.batch.step import StepPlan, StepRow
 from segue.batch.turns import Turns
 from segue.errors import QueueFull
+from segue.handoff import UnitRow
+from segue.state.spec import ComponentName
 
 KERNEL_CHUNK = 64
 
@@ -76,6 +79,8 @@ class Scheduler:
     def drop(self, request: Request) -> None:
         """Takes a request out, wherever it is, and releases all that it owns. No step with it may be in flight."""
         if request in self._running:
+            if request.phase is Phase.FINISHED:
+                self._holdings.publish_ended(request, self._spare())
             self._running.remove(request)
             self._holdings.release(request)
         elif request in self._waiting:
@@ -83,13 +88,20 @@ class Scheduler:
             self._left_queue(request)
         else:
             self.incoming.drop(request)
+            self._holdings.let_go(request)
 
     def receive(self, request: Request) -> None:
-        """A promised request has its state, and runs from now on."""
+        """A promised request has its state, and runs from now on. What came is published at once."""
         assert self.incoming.is_promised(request), f"request {request.request_id} was promised nothing"
         assert request.tables is not None
         self.incoming.drop(request)
         self._running.append(request)
+        self._holdings.publish_received(request, self._spare())
+
+    def receive_checkpoint(self, request: Request, rows: Sequence[UnitRow], depth: int) -> None:
+        """The prompt checkpoint has followed the state of a request that may have ended meanwhile."""
+        assert request in self._running
+        self._holdings.receive_checkpoint(request, rows, depth, self._spare())
 
     def take_due(self) -> list[Request]:
         """Queued prompts whose receivers are to be asked now; nothing to ask where whoever is queued may start."""
@@ -98,6 +110,15 @@ class Scheduler:
         committed = [*self._running, *(request for request in self._waiting if self.turns.may_start(request))]
         withheld = self._holdings.withheld()
         return self.turns.take_due(self._waiting, lambda request: self._admission.fits(request, committed, withheld))
+
+    def settle(self, row: StepRow) -> None:
+        """A row was committed, its request being at `row.depth` now and going on."""
+        self._holdings.settle(row.request, row.checkpoint, decode=row.decode, spare=self._spare)
+
+    def _spare(self) -> int:
+        """Full pages that no running or promised request may come to need."""
+        committed = (*self._running, *self.incoming.promised)
+        return self._admission.spare(committed, self._holdings.withheld()).get(ComponentName.FULL, 0)
 
     def plan(self) -> StepPlan | None:
         """The next step, with pages and slots for all its rows allocated; None when there is nothing to compute."""
@@ -118,7 +139,11 @@ class Scheduler:
         for row in rows:
             self._holdings.grow(row.request, row.depth)
         self._steps += 1
-        return StepPlan(self._steps, tuple(rows))
+        return StepPlan(self._steps, tuple(self._with_checkpoint(row) for row in rows))
+
+    def _with_checkpoint(self, row: StepRow) -> StepRow:
+        slot = self._holdings.take_checkpoint(row.request, row.depth, decode=row.decode)
+        return row if slot is None else replace(row, checkpoint=slot)
 
     def _admit(self) -> None:
         """Lets in whoever is next, until that one does not fit."""
@@ -138,9 +163,9 @@ class Scheduler:
             self._running.append(request)
 
     def _first_waiting(self) -> Request | None:
-        if self.turns is None:
-            return self._waiting[0] if self._waiting else None
-        return next((request for request in self._waiting if self.turns.may_start(request)), None)
+        """Whose turn it is. Who waits for its receiver, or for a prefix that is being computed, blocks nobody."""
+        ready = (request for request in self._waiting if self.turns is None or self.turns.may_start(request))
+        return next((request for request in ready if not self._holdings.awaits(request, self._running)), None)
 
     def _left_queue(self, request: Request) -> None:
         if self.turns is not None:
@@ -155,9 +180,10 @@ class Scheduler:
     def _chunk(self, request: Request, budget: int) -> int:
         """Tokens of the request's next chunk.
 
-        To the end, or to a grid point if one is within reach, or as far as it goes.
+        To the end or the next checkpoint, or to a grid point if one is within reach, or as far as it goes.
         """
-        missing = request.known_len - request.computed
+        end = min((stop for stop in request.stops if stop > request.computed), default=request.known_len)
+        missing = end - request.computed
         count = min(missing, self._limits.chunk_tokens, budget)
         if count <= 0 or count == missing:
             return max(0, count)

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from segue.batch.request import Request
+from segue.batch.request import EmittedToken, Request
+from segue.ids import Slot
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float32]
@@ -21,7 +22,8 @@ class StepRow:
     """One request's part of a step: computes positions [start, start + count).
 
     `decode` is true when the row continues at its pending token (count 1). `samples` is true when the row's last
-    position is the last known token, so that a new token follows.
+    position is the last known token, so that a new token follows. Into `checkpoint` goes a copy of the recurrent state
+    that the row leaves.
     """
 
     request: Request
@@ -29,6 +31,7 @@ class StepRow:
     count: int
     decode: bool
     samples: bool
+    checkpoint: Slot | None = None
 
     @property
     def depth(self) -> int:
@@ -74,6 +77,17 @@ class StepOutput:
     token_ids: IntArray
     logprobs: FloatArray
     top: TopLogprobs | None
+
+    def token(self, index: int, wanted: int | None) -> EmittedToken:
+        """The token of sampling row `index`, with so many alternatives as were `wanted`; None: not even its logprob."""
+        token = int(self.token_ids[index])
+        if wanted is None:
+            return EmittedToken(token, 0.0)
+        top: tuple[tuple[int, float], ...] = ()
+        if wanted and self.top is not None:
+            ids, values = self.top.token_ids[index, :wanted].tolist(), self.top.logprobs[index, :wanted].tolist()
+            top = tuple(zip(ids, values, strict=True))
+        return EmittedToken(token, float(self.logprobs[index]), top)
 
 
 @dataclass(frozen=True, slots=True)

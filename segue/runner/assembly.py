@@ -6,11 +6,11 @@ import numpy as np
 import torch
 
 from segue.batch.step import IntArray, StepPlan, StepRow
-from segue.batch.tables import StateTables
 from segue.ids import SINK
 from segue.runner.context import StepContext
 from segue.state.spec import ComponentName, ModelState, uses_ssm_state
 from segue.state.storage import Storage
+from segue.state.tables import StateTables
 
 
 def assemble_step(

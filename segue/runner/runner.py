@@ -4,6 +4,7 @@ from segue.batch.step import StepOutput, StepPlan
 from segue.runner.assembly import assemble_step
 from segue.runner.context import Model
 from segue.runner.sampler import Sampler
+from segue.state.spec import ComponentName
 from segue.state.storage import Storage
 
 
@@ -18,4 +19,9 @@ class Runner:
         """Computes the plan's rows, writes their state, and samples: one output per sampling row, in row order."""
         step = assemble_step(plan, self._storage, self._page_tokens, self._model.state, self._model.device)
         logits = self._model.forward(step)
+        for row in plan.rows:
+            if row.checkpoint is not None:
+                assert row.request.tables is not None
+                assert row.request.tables.slot is not None
+                self._storage.copy(ComponentName.RECURRENT, row.request.tables.slot, row.checkpoint)
         return self._sampler.sample(logits, [row.request for row in plan.rows if row.samples])

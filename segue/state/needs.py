@@ -14,6 +14,19 @@ def first_window_page(tail: int, window: int, page_tokens: int) -> int:
     return max(0, tail - window) // page_tokens
 
 
+def retained_pages_max(window: int, interval: int, page_tokens: int) -> int:
+    """Most window pages one request holds below its tail for the sake of its newest checkpoint.
+
+    Those meet [c* - W, c*), and what of that lies below [c - W, c) is at most W positions, and at most as many as the
+    tail is ahead of c*: the track interval.
+    """
+    return page_count(min(window, interval), page_tokens) + 1 if window else 0
+
+
+SLOTS_EACH = 3
+"""Recurrent slots of a request whose prefixes are cached: working, pinned checkpoint, checkpoint in flight."""
+
+
 def window_pages_max(window: int, chunk_tokens: int, page_tokens: int) -> int:
     """Most window pages one request holds while it computes `chunk_tokens` positions in one step.
 

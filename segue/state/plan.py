@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from segue.cache.shape import CacheShape
 from segue.errors import ConfigError
 from segue.state.layout import UnitLayout
-from segue.state.needs import page_count, window_pages_max
+from segue.state.needs import SLOTS_EACH, page_count, retained_pages_max, window_pages_max
 from segue.state.spec import ComponentName, ModelState
 
 
@@ -53,6 +54,7 @@ def plan_memory(
     max_running: int,
     step_tokens: int,
     max_len: int,
+    cached: CacheShape | None = None,
 ) -> MemoryPlan:
     """Splits the budget.
 
@@ -68,13 +70,21 @@ def plan_memory(
             continue
         if name is ComponentName.RECURRENT:
             units, why = max_running + 1, f"1 working slot for each of {max_running} running, 1 sink"
+            if cached is not None:
+                units = SLOTS_EACH * max_running + 1
+                why = f"1 working, 1 pinned, 1 coming slot for each of {max_running} running, 1 sink"
         else:
             assert state.window is not None
-            running = min(window_pages_max(state.window, 1, layout.tokens), page_count(max_len, layout.tokens))
+            running = window_pages_max(state.window, 1, layout.tokens)
+            below = 0
+            if cached is not None and cached.recurrent:
+                below = retained_pages_max(state.window, cached.interval, layout.tokens)
+            running = min(running + below, page_count(max_len, layout.tokens))
             chunks = page_count(step_tokens, layout.tokens) + max_running
             units = max_running * running + chunks + 1
             why = (
-                f"window {state.window}: {running} pages for each of {max_running} running, {chunks} for chunks, 1 sink"
+                f"window {state.window}: {running} pages for each of {max_running} running"
+                f"{' (tail, and below its checkpoint)' if below else ''}, {chunks} for chunks, 1 sink"
             )
         line = PlanLine(name, units, layout.unit_bytes, why)
         fixed += line.bytes

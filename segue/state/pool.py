@@ -1,6 +1,6 @@
 """A pool of numbered units with one owner each: pure bookkeeping, all or nothing; tensors live in storage."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -9,12 +9,15 @@ from segue.ids import SINK
 
 
 class Owner(IntEnum):
-    """Who a unit belongs to. A quarantined unit may still be written by a peer that was told to stop."""
+    """Who a unit belongs to. A quarantined unit may still be written by a peer that was told to stop; a cached one is
+    the prefix tree's, whoever else reads it.
+    """
 
     FREE = 0
     HELD = 1
     RESERVED = 2
     QUARANTINED = 3
+    CACHED = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,8 @@ class Pool:
         assert capacity >= 1, f"pool {name} has no room for its sink"
         self.name = name
         self.capacity = capacity
+        self.relieve: Callable[[int], None] | None = None
+        """Asked to free so many more units before an allocation fails."""
         self._free = list(range(capacity - 1, SINK, -1))
         self._owners = bytearray(capacity)
 
@@ -61,6 +66,8 @@ class Pool:
         """Takes `count` units for `owner`, or raises PoolExhausted and takes none."""
         assert count >= 0
         assert owner is not Owner.FREE
+        if count > len(self._free) and self.relieve is not None:
+            self.relieve(count - len(self._free))
         if count > len(self._free):
             raise PoolExhausted(self.name, count, len(self._free))
         if count == 0:
@@ -95,10 +102,10 @@ class Pool:
         return Owner(self._owners[unit])
 
     def counts(self) -> PoolCounts:
-        held, reserved, quarantined = (
-            self._owners.count(owner) for owner in (Owner.HELD, Owner.RESERVED, Owner.QUARANTINED)
+        held, cached, reserved, quarantined = (
+            self._owners.count(owner) for owner in (Owner.HELD, Owner.CACHED, Owner.RESERVED, Owner.QUARANTINED)
         )
-        return PoolCounts(self.name, self.capacity, len(self._free), held, reserved=reserved, quarantined=quarantined)
+        return PoolCounts(self.name, self.capacity, len(self._free), held, cached, reserved, quarantined)
 
     def check(self) -> None:
         """Asserts that free and owned are disjoint and complete."""

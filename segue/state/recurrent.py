@@ -64,8 +64,11 @@ class SlotStates:
     def copy(self, source: MaterializedSlot, target: Slot) -> None:
         """Copies a whole state into a freshly allocated slot."""
         self._use(target, source.depth)
-        into = self._storage.unit_bytes(ComponentName.RECURRENT, target)
-        into.copy_(self._storage.unit_bytes(ComponentName.RECURRENT, source.slot))
+        self._storage.copy(ComponentName.RECURRENT, source.slot, target)
+
+    def resume(self, checkpoint: Slot, slot: Slot) -> None:
+        """A freshly allocated slot begins as a copy of a checkpoint."""
+        self.copy(self.materialized(checkpoint), slot)
 
     def _use(self, slot: Slot, depth: int) -> None:
         assert slot != SINK, "the sink is nobody's state"

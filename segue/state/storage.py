@@ -53,6 +53,10 @@ class Storage:
         """Clears one unit at once (never deferred: a deferred clear could run after a restore)."""
         self.unit_bytes(component, unit).zero_()
 
+    def copy(self, component: ComponentName, source: int, target: int) -> None:
+        """Copies one unit's bytes, in the order of what was computed before and after."""
+        self.unit_bytes(component, target).copy_(self.unit_bytes(component, source))
+
     def _view(self, layout: UnitLayout, field: Field) -> torch.Tensor:
         dtype = TORCH_DTYPE[field.tensor.dtype]
         size = field.tensor.dtype.item_bytes

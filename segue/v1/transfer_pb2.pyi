@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Introduction(_message.Message):
-    __slots__ = ("worker_id", "protocol_version", "fingerprint", "tp_rank", "tp_size", "arena", "process", "nixl")
+    __slots__ = ("worker_id", "protocol_version", "fingerprint", "tp_rank", "tp_size", "arena", "nixl", "process")
     class FingerprintEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -22,17 +22,17 @@ class Introduction(_message.Message):
     TP_RANK_FIELD_NUMBER: _ClassVar[int]
     TP_SIZE_FIELD_NUMBER: _ClassVar[int]
     ARENA_FIELD_NUMBER: _ClassVar[int]
-    PROCESS_FIELD_NUMBER: _ClassVar[int]
     NIXL_FIELD_NUMBER: _ClassVar[int]
+    PROCESS_FIELD_NUMBER: _ClassVar[int]
     worker_id: str
     protocol_version: int
     fingerprint: _containers.ScalarMap[str, str]
     tp_rank: int
     tp_size: int
     arena: Arena
-    process: ProcessIdentity
     nixl: NixlEndpoint
-    def __init__(self, worker_id: _Optional[str] = ..., protocol_version: _Optional[int] = ..., fingerprint: _Optional[_Mapping[str, str]] = ..., tp_rank: _Optional[int] = ..., tp_size: _Optional[int] = ..., arena: _Optional[_Union[Arena, _Mapping]] = ..., process: _Optional[_Union[ProcessIdentity, _Mapping]] = ..., nixl: _Optional[_Union[NixlEndpoint, _Mapping]] = ...) -> None: ...
+    process: ProcessIdentity
+    def __init__(self, worker_id: _Optional[str] = ..., protocol_version: _Optional[int] = ..., fingerprint: _Optional[_Mapping[str, str]] = ..., tp_rank: _Optional[int] = ..., tp_size: _Optional[int] = ..., arena: _Optional[_Union[Arena, _Mapping]] = ..., nixl: _Optional[_Union[NixlEndpoint, _Mapping]] = ..., process: _Optional[_Union[ProcessIdentity, _Mapping]] = ...) -> None: ...
 
 class Arena(_message.Message):
     __slots__ = ("bytes", "parts")
@@ -253,24 +253,24 @@ class Blocks(_message.Message):
     def __init__(self, ticket: _Optional[_Union[Ticket, _Mapping]] = ..., offsets: _Optional[_Iterable[int]] = ..., lengths: _Optional[_Iterable[int]] = ..., payload: _Optional[bytes] = ..., crc32: _Optional[int] = ...) -> None: ...
 
 class HandoffFinished(_message.Message):
-    __slots__ = ("ticket", "token_id", "logprob", "top_token_id", "top_logprob", "usage", "digests", "reason")
+    __slots__ = ("ticket", "token_id", "logprob", "top_token_id", "top_logprob", "digests", "reason", "usage")
     TICKET_FIELD_NUMBER: _ClassVar[int]
     TOKEN_ID_FIELD_NUMBER: _ClassVar[int]
     LOGPROB_FIELD_NUMBER: _ClassVar[int]
     TOP_TOKEN_ID_FIELD_NUMBER: _ClassVar[int]
     TOP_LOGPROB_FIELD_NUMBER: _ClassVar[int]
-    USAGE_FIELD_NUMBER: _ClassVar[int]
     DIGESTS_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    USAGE_FIELD_NUMBER: _ClassVar[int]
     ticket: Ticket
     token_id: int
     logprob: float
     top_token_id: _containers.RepeatedScalarFieldContainer[int]
     top_logprob: _containers.RepeatedScalarFieldContainer[float]
-    usage: _worker_pb2.Usage
     digests: _containers.RepeatedCompositeFieldContainer[StateDigest]
     reason: str
-    def __init__(self, ticket: _Optional[_Union[Ticket, _Mapping]] = ..., token_id: _Optional[int] = ..., logprob: _Optional[float] = ..., top_token_id: _Optional[_Iterable[int]] = ..., top_logprob: _Optional[_Iterable[float]] = ..., usage: _Optional[_Union[_worker_pb2.Usage, _Mapping]] = ..., digests: _Optional[_Iterable[_Union[StateDigest, _Mapping]]] = ..., reason: _Optional[str] = ...) -> None: ...
+    usage: _worker_pb2.Usage
+    def __init__(self, ticket: _Optional[_Union[Ticket, _Mapping]] = ..., token_id: _Optional[int] = ..., logprob: _Optional[float] = ..., top_token_id: _Optional[_Iterable[int]] = ..., top_logprob: _Optional[_Iterable[float]] = ..., digests: _Optional[_Iterable[_Union[StateDigest, _Mapping]]] = ..., reason: _Optional[str] = ..., usage: _Optional[_Union[_worker_pb2.Usage, _Mapping]] = ...) -> None: ...
 
 class StateDigest(_message.Message):
     __slots__ = ("component", "value")

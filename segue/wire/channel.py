@@ -1,6 +1,5 @@
 """How a process calls another over gRPC, in the clear or with both ends showing a certificate; makes no call."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,8 +14,10 @@ CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
     # A restarted worker must be found in a fraction of a second, by every channel for itself.
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.initial_reconnect_backoff_ms", 50),
-    ("grpc.min_reconnect_backoff_ms", 50),
     ("grpc.max_reconnect_backoff_ms", 500),
+    # Not a wait between attempts, as its name says, but the time that one attempt may take: connection, TLS and the
+    # first settings. On a busy machine that is more than a moment, and an attempt that is refused does not wait for it.
+    ("grpc.min_reconnect_backoff_ms", 5000),
     ("grpc.enable_http_proxy", 0),
 )
 
@@ -51,14 +52,12 @@ PLAIN = TlsConfig()
 """Calls in the clear."""
 
 
-def open_channel(
-    address: str, tls: TlsConfig, options: Sequence[tuple[str, int]] = CHANNEL_OPTIONS
-) -> grpc.aio.Channel:
+def open_channel(address: str, tls: TlsConfig) -> grpc.aio.Channel:
     """A channel to `address` (host:port). Raises ConfigError for a file that cannot be read."""
     if not tls.on:
-        return grpc.aio.insecure_channel(address, options=options)
+        return grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
     credentials = grpc.ssl_channel_credentials(_read(tls.authority), _read(tls.key), _read(tls.certificate))
-    named: list[tuple[str, int | str]] = [*options]
+    named: list[tuple[str, int | str]] = [*CHANNEL_OPTIONS]
     if tls.server_name:
         named.append(("grpc.ssl_target_name_override", tls.server_name))
     return grpc.aio.secure_channel(address, credentials, options=named)

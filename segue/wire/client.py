@@ -49,14 +49,20 @@ class WorkerClient:
         self._stub = WorkerStub(self._channel)
 
     async def describe(self, timeout_s: float) -> WorkerDescription:
-        return description_from_proto(await own_error(self._stub.Describe(pb.DescribeRequest(), timeout=timeout_s)))
+        call = self._stub.Describe(pb.DescribeRequest(), timeout=timeout_s)
+        return description_from_proto(await own_reply(call, pb.WorkerDescription))
 
     async def generate(self, spec: GenerateSpec, timeout_s: float) -> Handle:
-        reply = await own_error(self._stub.Generate(generate_to_proto(spec), timeout=timeout_s))
+        reply = await own_reply(self._stub.Generate(generate_to_proto(spec), timeout=timeout_s), pb.GenerateReply)
+        if reply.handle == 0:
+            raise WorkerUnavailable(
+                "the worker accepted a request and gave no handle: its reply was damaged on its way"
+            )
         return Handle(reply.handle)
 
     async def status(self, timeout_s: float) -> WorkerStatus:
-        return status_from_proto(await own_error(self._stub.Status(pb.StatusRequest(), timeout=timeout_s)))
+        call = self._stub.Status(pb.StatusRequest(), timeout=timeout_s)
+        return status_from_proto(await own_reply(call, pb.WorkerStatus))
 
     def session(self) -> SessionCall:
         return SessionCall(self._stub.Session())
@@ -64,6 +70,15 @@ class WorkerClient:
     async def close(self) -> None:
         """Ends every call and the connection."""
         await self._channel.close()
+
+
+async def own_reply(call: Awaitable[object], kind: type[T]) -> T:
+    """Awaits a unary call. Raises our error for its failure, and WorkerUnavailable for a reply that cannot be read."""
+    reply = await own_error(call)
+    # grpc logs that it cannot parse a reply, and gives nothing in its place.
+    if not isinstance(reply, kind):
+        raise WorkerUnavailable(f"the worker's {kind.__name__} cannot be read: it was damaged on its way")
+    return reply
 
 
 async def own_error(call: Awaitable[T]) -> T:

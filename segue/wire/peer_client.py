@@ -8,8 +8,8 @@ from segue.ids import WorkerId
 from segue.peering import Introduction, SelfTest
 from segue.v1 import transfer_pb2 as pb
 from segue.v1.transfer_pb2_grpc import PeerStub, PrefillStub
-from segue.wire.channel import CHANNEL_OPTIONS, PLAIN, TlsConfig, open_channel
-from segue.wire.client import own_error
+from segue.wire.channel import PLAIN, TlsConfig, open_channel
+from segue.wire.client import own_error, own_reply
 from segue.wire.transfer_calls import (
     introduction_from_proto,
     introduction_to_proto,
@@ -17,10 +17,6 @@ from segue.wire.transfer_calls import (
     settle_to_proto,
 )
 from segue.wire.transfer_stream import receiver_message_to_proto, sender_message_from_proto
-
-# gRPC takes this for the time that one attempt to connect may last, and a busy machine needs more than a moment.
-_CONNECT = ("grpc.min_reconnect_backoff_ms", 5000)
-_OPTIONS = (*(option for option in CHANNEL_OPTIONS if option[0] != _CONNECT[0]), _CONNECT)
 
 
 class PrefillCall:
@@ -54,21 +50,22 @@ class PeerClient:
 
     def __init__(self, address: str, tls: TlsConfig = PLAIN) -> None:
         self.address = address
-        self._channel = open_channel(address, tls, _OPTIONS)
+        self._channel = open_channel(address, tls)
         self._peer = PeerStub(self._channel)
         self._prefill = PrefillStub(self._channel)
 
     async def connect(self, ours: Introduction, timeout_s: float) -> Introduction:
-        reply = await own_error(self._peer.Connect(introduction_to_proto(ours), timeout=timeout_s))
-        return introduction_from_proto(reply)
+        call = self._peer.Connect(introduction_to_proto(ours), timeout=timeout_s)
+        return introduction_from_proto(await own_reply(call, pb.Introduction))
 
     async def self_test(self, test: SelfTest, timeout_s: float) -> None:
         """Returns once the peer's write has settled."""
-        await own_error(self._peer.SelfTest(self_test_to_proto(test), timeout=timeout_s))
+        await own_reply(self._peer.SelfTest(self_test_to_proto(test), timeout=timeout_s), pb.SelfTestReply)
 
     async def settle(self, worker_id: WorkerId, ticket: Ticket, timeout_s: float) -> None:
         """Returns once nothing is, or ever will be, written under the ticket."""
-        await own_error(self._peer.Settle(settle_to_proto(worker_id, ticket), timeout=timeout_s))
+        call = self._peer.Settle(settle_to_proto(worker_id, ticket), timeout=timeout_s)
+        await own_reply(call, pb.TicketMessage)
 
     def prefill(self) -> PrefillCall:
         return PrefillCall(self._prefill.Prefill())

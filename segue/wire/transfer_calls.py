@@ -78,6 +78,8 @@ def introduction_to_proto(value: Introduction) -> pb.Introduction:
 
 def introduction_from_proto(message: pb.Introduction) -> Introduction:
     """Raises TransferRefused for values that make no sense."""
+    if not message.HasField("process"):
+        raise TransferRefused(f"the introduction of {message.worker_id} lacks its last field: it was cut on its way")
     if not 0 <= message.tp_rank < message.tp_size:
         raise TransferRefused(f"{message.worker_id} says it is rank {message.tp_rank} of {message.tp_size}")
     parts = tuple(

@@ -61,6 +61,8 @@ def receiver_message_from_proto(message: pb.ReceiverMessage) -> FromReceiver:
     match message.WhichOneof("kind"):
         case "start":
             start = message.start
+            if not start.HasField("request"):
+                raise TransferRefused(f"{start.worker_id} starts no request: the message was cut on its way")
             if (transport := _TRANSPORTS.get(start.transport)) is None:
                 raise TransferRefused(f"{start.worker_id} wants the transport {start.transport!r}, not known here")
             return Start(WorkerId(start.worker_id), transport, start.held_tokens, generate_from_proto(start.request))
@@ -162,6 +164,8 @@ def _grant_to_proto(value: Grant) -> pb.Grant:
 
 
 def _grant_from_proto(message: pb.Grant) -> Grant:
+    if not message.rows or message.lease_s <= 0:
+        raise TransferRefused("a grant names no units or no lease: the message was cut on its way")
     checkpoint = message.checkpoint if message.HasField("checkpoint") else None
     rows = tuple(
         UnitRow(part_from_proto(row.part), component_from_proto(row.component), row.first, tuple(row.units))
@@ -202,6 +206,8 @@ def _finished_to_proto(value: Finished) -> pb.HandoffFinished:
 
 
 def _finished_from_proto(message: pb.HandoffFinished) -> Finished:
+    if not message.HasField("usage"):
+        raise TransferRefused("the end of a handoff lacks its last field: the message was cut on its way")
     if len(message.top_token_id) != len(message.top_logprob):
         raise TransferRefused("a first token came with alternatives that lack a logprob")
     top = tuple(zip(message.top_token_id, message.top_logprob, strict=True))

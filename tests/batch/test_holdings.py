@@ -6,7 +6,10 @@ from hypothesis import strategies as st
 
 from segue.batch.holdings import Holdings
 from segue.batch.request import Request
+from segue.batch.reuse import Reuse
 from segue.batch.sampling import SamplingParams
+from segue.cache.shape import CacheShape
+from segue.cache.tree import PrefixTree
 from segue.errors import PoolExhausted
 from segue.ids import Handle, RequestId
 from segue.state.pool import Pool
@@ -80,3 +83,32 @@ def test_exactly_the_pages_that_meet_the_window_or_the_floor_stay(
             assert (unit is not None) == (in_tail or in_floor)
     held.release(one)
     held.check([])
+
+
+def test_a_matched_checkpoint_is_not_evicted_for_the_slot_that_is_to_be_its_copy() -> None:
+    pools = {ComponentName.FULL: Pool("full", 60), ComponentName.RECURRENT: Pool("recurrent", 3)}
+    shape = CacheShape(page_tokens=4, full=True, window=None, recurrent=True, grid=4, interval=4)
+    slots = SlotRecorder()
+    reuse = Reuse(PrefixTree(shape, pools, slots.release))
+    held = Holdings(pools, slots, page_tokens=4, window=None, reuse=reuse)
+    first = request(1)
+    held.admit(first)
+    held.grow(first, 200)
+    first.computed = 196
+    assert first.tables is not None
+    assert first.tables.slot is not None
+    slots.advance(first.tables.slot, 196, 0)
+    held.publish_ended(first, spare=0)
+    held.release(first)
+    held.check([])
+    busy, again = request(2), request(3)
+    busy.cache_salt = "another"
+    held.admit(busy)
+    with pytest.raises(PoolExhausted, match="recurrent"):
+        held.admit(again)
+    assert again.computed == 0
+    held.check([busy])
+    held.release(busy)
+    held.admit(again)
+    assert again.computed == 196
+    held.check([again])

@@ -27,9 +27,9 @@ WATCHFUL = [
     "router.reattach_grace_s=1",
     "serve.drain_s=3",
 ]
-# Under Ray a worker is named by its role, and by an id that is new at every start.
+# A worker is named by its role and a number; under Ray by its role and an id that is new at every start.
 _READY = re.compile(
-    r"segue: (?P<name>worker \d+|router|both|prefill|decode)(?: [a-z]+-\w+)? is ready on (?P<address>\S+) "
+    r"segue: (?P<name>router|both|prefill|decode)(?: \d+| [a-z]+-\w+)? is ready on (?P<address>\S+) "
     r"\(pid (?P<pid>\d+)(?: on node (?P<node>\w+))?"
 )
 
@@ -37,9 +37,8 @@ _READY = re.compile(
 class Deployment:
     """A running `segue serve`. Its lines are kept; every wait has a limit and shows them when it fails."""
 
-    def __init__(self, process: subprocess.Popen[str], worker: str, patience_s: float) -> None:
+    def __init__(self, process: subprocess.Popen[str], patience_s: float) -> None:
         self.process = process
-        self.worker = worker
         self._patience_s = patience_s
         self.lines: list[str] = []
         self._said = threading.Condition()
@@ -75,9 +74,14 @@ class Deployment:
         os.kill(starts[-1][1], number)
         return len(starts)
 
-    def status(self) -> WorkerStatus:
-        """What the first worker says of itself."""
-        with grpc.insecure_channel(self.ready(self.worker)[-1][0]) as channel:
+    @property
+    def roles(self) -> list[str]:
+        """The roles of which there is a worker."""
+        return [name for name in ("prefill", "decode", "both") if self.ready(name)]
+
+    def status(self, role: str) -> WorkerStatus:
+        """What the worker of a role says of itself."""
+        with grpc.insecure_channel(self.ready(role)[-1][0]) as channel:
             call = channel.unary_unary(
                 "/segue.v1.Worker/Status",
                 request_serializer=pb.StatusRequest.SerializeToString,
@@ -86,11 +90,11 @@ class Deployment:
             return status_from_proto(call(pb.StatusRequest(), timeout=20, wait_for_ready=True))
 
     def emptied(self, limit_s: float = 20) -> None:
-        """Waits until the worker computes nothing and all its pools are whole."""
+        """Waits until no worker computes or expects anything, and all their pools are whole."""
         end = time.monotonic() + limit_s
-        while (status := self.status()).running or status.waiting:
-            assert time.monotonic() < end, f"requests are left: {status}"
-        assert all(pool.free + pool.cached + pool.sink == pool.capacity for pool in status.pools), status
+        for role in self.roles:
+            while not _whole(status := self.status(role)):
+                assert time.monotonic() < end, f"the {role} worker holds something still: {status}"
 
     def close(self) -> None:
         """Reads what is left of the output of an ended serve."""
@@ -109,26 +113,28 @@ class Deployment:
 @contextmanager
 def deployed(*settings: str) -> Iterator[Deployment]:
     """A deployment of the bundled model that is ready; ended afterwards, however the test went."""
-    with _deployed("--no-ray", "worker 0", 40, 20, settings) as deployment:
+    with _deployed(("-m", "deploy.cli", "serve", "--no-ray", "--port", "0"), 60, 20, settings) as deployment:
         deployment.until(lambda: bool(deployment.ready("router")), "the start")
         yield deployment
 
 
 @contextmanager
-def deployed_on_ray(*settings: str) -> Iterator[Deployment]:
-    """The same under Ray, which takes longer to start."""
-    with _deployed("--ray", "both", 120, 60, settings) as deployment:
+def deployed_on_ray(
+    *settings: str, command: tuple[str, ...] = ("-m", "deploy.cli", "serve", "--port", "0")
+) -> Iterator[Deployment]:
+    """The same under Ray, which takes longer to start. `command` is what starts it, instead of `segue serve`."""
+    with _deployed(command, 120, 60, settings) as deployment:
         deployment.until(lambda: any("everything is ready" in line for line in deployment.lines), "the start")
         yield deployment
 
 
 @contextmanager
 def _deployed(
-    how: str, worker: str, patience_s: float, end_s: float, settings: tuple[str, ...]
+    command: tuple[str, ...], patience_s: float, end_s: float, settings: tuple[str, ...]
 ) -> Iterator[Deployment]:
     flags = [part for setting in (*SMALL, *WATCHFUL, *settings) for part in ("--set", setting)]
     process = subprocess.Popen(
-        [sys.executable, "-m", "deploy.cli", "serve", how, "--port", "0", *flags],
+        [sys.executable, *command, *flags],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -136,7 +142,7 @@ def _deployed(
         cwd=Path(__file__).parents[2],
         env={**os.environ, "RAY_AUTH_MODE": "disabled"},
     )
-    deployment = Deployment(process, worker, patience_s)
+    deployment = Deployment(process, patience_s)
     try:
         yield deployment
     finally:
@@ -165,6 +171,12 @@ def gone(pid: int, limit_s: float = 10) -> None:
         assert poll.poll(limit_s * 1000), f"process {pid} is still there"
     finally:
         os.close(watch)
+
+
+def _whole(status: WorkerStatus) -> bool:
+    return not status.running + status.waiting + status.promised and all(
+        pool.free + pool.cached + pool.sink == pool.capacity for pool in status.pools
+    )
 
 
 def _exists(pid: int) -> bool:

@@ -4,6 +4,7 @@ import itertools
 import signal
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
@@ -11,7 +12,7 @@ from openai import APIConnectionError, OpenAI, Stream
 from openai.types.chat import ChatCompletionChunk
 
 from tests.cluster.command import segue
-from tests.cluster.deployment import Deployment
+from tests.cluster.deployment import Deployment, deployed
 
 QUESTION = "A farmer has 12 cows and buys 5 more each month. How many cows has he after 4 months?"
 
@@ -46,6 +47,14 @@ def answer(deployment: Deployment) -> list[str]:
         return list(tokens(asked(openai)))
 
 
+def completed(deployment: Deployment) -> str:
+    """What follows a prompt that takes several steps to compute."""
+    prompt = [3 + i * 37 % 2000 for i in range(2000)]
+    with client(deployment) as openai:
+        made = openai.completions.create(model="segue-zoo", prompt=prompt, temperature=0, max_tokens=16)
+    return made.choices[0].text
+
+
 def readiness(deployment: Deployment) -> int | None:
     """What the router says of itself, None when it is not there."""
     try:
@@ -61,8 +70,10 @@ def until_readiness(deployment: Deployment, wanted: int) -> None:
         assert time.monotonic() < end, f"the router's readiness stayed {status}"
 
 
-def test_a_question_is_answered_over_a_stream(deployment: Deployment) -> None:
+def test_a_question_is_answered_over_a_stream_by_way_of_both_halves(deployment: Deployment) -> None:
     until_readiness(deployment, 200)
+    assert deployment.roles == ["prefill", "decode"]
+    before = deployment.status("decode").transfers.count
     with client(deployment) as openai:
         chunks = list(
             openai.chat.completions.create(
@@ -78,34 +89,68 @@ def test_a_question_is_answered_over_a_stream(deployment: Deployment) -> None:
     usage = chunks[-1].usage
     assert usage is not None
     assert 0 < usage.completion_tokens <= 20
+    assert deployment.status("decode").transfers.count == before + 1
     deployment.emptied()
 
 
-def test_a_stream_survives_the_death_of_its_worker(deployment: Deployment) -> None:
+@pytest.mark.parametrize("killed", [("prefill",), ("decode",), ("prefill", "decode")])
+def test_a_stream_survives_the_death_of_its_workers(deployment: Deployment, killed: tuple[str, ...]) -> None:
     until_readiness(deployment, 200)
     undisturbed = answer(deployment)
     assert len(undisturbed) == 60
+    addresses = [deployment.ready(name)[-1][0] for name in killed]
     with client(deployment) as openai:
         stream = tokens(asked(openai))
         begun = list(itertools.islice(stream, 10))
-        starts = deployment.kill("worker 0")
+        starts = [deployment.kill(name) for name in killed]
         assert begun + list(stream) == undisturbed
-    deployment.restarted("worker 0", starts)
+    for name, before in zip(killed, starts, strict=True):
+        deployment.restarted(name, before)
+    assert [deployment.ready(name)[-1][0] for name in killed] == addresses
+    until_readiness(deployment, 200)
     assert answer(deployment) == undisturbed
     deployment.emptied()
 
 
-def test_a_frozen_worker_is_noticed_and_comes_back(deployment: Deployment) -> None:
+def test_a_prompt_under_way_survives_the_death_of_its_prefill_worker(deployment: Deployment) -> None:
+    until_readiness(deployment, 200)
+    undisturbed = completed(deployment)
+    with ThreadPoolExecutor(1) as beside:
+        asking = beside.submit(completed, deployment)
+        end = time.monotonic() + 30
+        while not deployment.status("decode").promised:
+            assert time.monotonic() < end, "the prompt's state was never promised room"
+        starts = deployment.kill("prefill")
+        assert asking.result(60) == undisturbed
+    deployment.restarted("prefill", starts)
+    deployment.emptied()
+
+
+def test_the_answer_is_that_of_one_worker_in_role_both_which_survives_as_well(deployment: Deployment) -> None:
+    until_readiness(deployment, 200)
+    apart = answer(deployment)
+    with deployed("both.replicas=1") as together, client(together) as openai:
+        assert together.roles == ["both"]
+        stream = tokens(asked(openai))
+        begun = list(itertools.islice(stream, 10))
+        starts = together.kill("both")
+        assert begun + list(stream) == apart
+        together.restarted("both", starts)
+        together.emptied()
+
+
+@pytest.mark.parametrize("name", ["prefill", "decode"])
+def test_a_frozen_worker_is_noticed_and_comes_back(deployment: Deployment, name: str) -> None:
     until_readiness(deployment, 200)
     undisturbed = answer(deployment)
     with client(deployment) as openai:
         stream = tokens(asked(openai))
         begun = list(itertools.islice(stream, 10))
-        deployment.kill("worker 0", signal.SIGSTOP)
+        deployment.kill(name, signal.SIGSTOP)
         try:
             until_readiness(deployment, 503)
         finally:
-            deployment.kill("worker 0", signal.SIGCONT)
+            deployment.kill(name, signal.SIGCONT)
         assert begun + list(stream) == undisturbed
     until_readiness(deployment, 200)
     deployment.emptied()

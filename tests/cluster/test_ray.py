@@ -29,22 +29,28 @@ def test_a_question_is_answered_and_the_status_shows_who_did(on_ray: Deployment)
     assert shown.returncode == 0, shown.stderr
     head, *rows = shown.stdout.splitlines()
     assert head.split()[:4] == ["role", "worker", "address", "state"]
-    (row,) = [row.split() for row in rows if on_ray.ready("both")[-1][0] in row]
-    assert row[0] == "both"
-    assert row[3] == "ready"
-    assert "full" in row
+    assert on_ray.roles == ["prefill", "decode"]
+    for role in on_ray.roles:
+        (row,) = [row.split() for row in rows if on_ray.ready(role)[-1][0] in row]
+        assert row[0] == role
+        assert row[3] == "ready"
+        assert "full" in row
+    assert on_ray.status("decode").transfers.count > 0
     on_ray.emptied()
 
 
-def test_a_stream_survives_the_death_of_its_replica(on_ray: Deployment) -> None:
+@pytest.mark.parametrize("role", ["prefill", "decode"])
+def test_a_stream_survives_the_death_of_a_replica(on_ray: Deployment, role: str) -> None:
     until_readiness(on_ray, 200)
     undisturbed = answer(on_ray)
     with client(on_ray) as openai:
         stream = tokens(asked(openai))
         begun = list(itertools.islice(stream, 10))
-        starts = on_ray.kill("both")
+        starts = on_ray.kill(role)
         assert begun + list(stream) == undisturbed
-    on_ray.restarted("both", starts)
+    on_ray.restarted(role, starts)
+    until_readiness(on_ray, 200)
+    assert answer(on_ray) == undisturbed
     on_ray.emptied()
 
 
@@ -67,8 +73,8 @@ def test_without_its_directory_the_cluster_serves_on_and_the_next_one_learns_eve
         kill_actor(on_ray, "DirectoryActor")
         assert begun + list(stream) == undisturbed
     assert httpx.get(f"{on_ray.url}/readiness", timeout=5).status_code == 200
-    starts = on_ray.kill("both")
-    on_ray.restarted("both", starts)
+    starts = on_ray.kill("decode")
+    on_ray.restarted("decode", starts)
     until_readiness(on_ray, 200)
     assert answer(on_ray) == undisturbed
 
@@ -77,8 +83,8 @@ def test_a_killed_controller_comes_back_and_keeps_replicas_up_again(on_ray: Depl
     until_readiness(on_ray, 200)
     kill_actor(on_ray, "ServeController")
     assert len(answer(on_ray)) == 60
-    starts = on_ray.kill("both")
-    on_ray.restarted("both", starts)
+    starts = on_ray.kill("decode")
+    on_ray.restarted("decode", starts)
     until_readiness(on_ray, 200)
 
 
@@ -148,7 +154,7 @@ def test_nothing_to_stop_is_said() -> None:
 def test_a_drained_node_finishes_what_runs_while_another_takes_over() -> None:
     with (
         ray_nodes() as address,
-        deployed_on_ray(f"ray.address={address}", "serve.drain_s=30") as deployment,
+        deployed_on_ray(f"ray.address={address}", "both.replicas=1", "serve.drain_s=30") as deployment,
         client(deployment) as openai,
     ):
         undisturbed = answer(deployment)
@@ -167,9 +173,11 @@ def test_a_drained_node_finishes_what_runs_while_another_takes_over() -> None:
 @pytest.mark.slow
 def test_prefill_and_decode_apart_answer_as_one_worker_does(on_ray: Deployment) -> None:
     until_readiness(on_ray, 200)
-    together = answer(on_ray)
-    with deployed_on_ray("prefill.replicas=1", "decode.replicas=1") as apart:
-        assert answer(apart) == together
-        starts = apart.kill("prefill")
-        apart.restarted("prefill", starts)
-        assert answer(apart) == together
+    apart = answer(on_ray)
+    with deployed_on_ray("both.replicas=1") as together:
+        assert together.roles == ["both"]
+        assert answer(together) == apart
+        starts = together.kill("both")
+        together.restarted("both", starts)
+        until_readiness(together, 200)
+        assert answer(together) == apart

@@ -11,7 +11,8 @@ from segue.batch.holdings import Holdings
 from segue.batch.sampling import SamplingDefaults
 from segue.batch.scheduler import Scheduler, SchedulerLimits
 from segue.batch.step import StepOutput, StepPlan
-from segue.engine import Engine, EngineFacts
+from segue.engine import Engine
+from segue.engine_facts import EngineFacts
 from segue.ids import Slot
 from segue.state.layout import Shard, layouts
 from segue.state.pool import Pool
@@ -32,6 +33,8 @@ class Slots:
     """A slot door that nobody stands behind."""
 
     def start(self, slot: Slot) -> None: ...
+
+    def resume(self, checkpoint: Slot, slot: Slot) -> None: ...
 
     def receive(self, slot: Slot, depth: int) -> None: ...
 

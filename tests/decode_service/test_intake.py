@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 
-from decode_service.commands import Arrived, Asked, Progressed
+from decode_service.commands import Arrived, Asked, Fail, Progressed
 from decode_service.intake import Intake, Over, Reply
 from kv_transfer.plan import Side
 from kv_transfer.receiver import Receiver
@@ -208,3 +208,20 @@ def test_a_large_quarantine_is_seen_and_a_small_one_is_not(door: Door) -> None:
     door.clock.now = 100
     assert door.intake.stuck_for_s(share=0.2) == 100
     assert door.intake.stuck_for_s(share=0.5) == 0
+
+
+def test_a_call_that_breaks_fails_a_request_that_waits_for_it_and_no_other(door: Door) -> None:
+    lost = Fail(H1, 1, PeerLost("the call broke"))
+    door.granted()
+    door.intake.failed(replace(lost, attempt=2))
+    assert door.note_ended() == []
+    door.intake.failed(lost)
+    (error,) = door.note_ended()
+    assert isinstance(error, PeerLost)
+
+
+def test_a_call_that_breaks_after_the_state_has_arrived_is_no_news(door: Door) -> None:
+    assert door.finish(door.granted())
+    door.intake.failed(Fail(H1, 1, PeerLost("the call broke")))
+    assert door.note_ended() == []
+    assert door.engine.status().running == 1

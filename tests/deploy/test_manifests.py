@@ -61,7 +61,7 @@ def test_serve_takes_the_applications_and_they_are_built_by_our_builders(overlay
         assert type(built) is type(router_app(settings_of(overlay, tmp_path), "WARNING"))
     roles = {application.args["role"] for application in config.applications if "role" in application.args}
     settings = settings_of(overlay, tmp_path)
-    assert roles == {role.value for role in Role if settings.replicas(role).replicas}
+    assert roles == {role.value for role in settings.roles}
 
 
 def test_the_settings_are_where_the_applications_look_for_them(overlay: str) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 import deploy
 from deploy.settings import Settings, bundled_model, load_settings
+from segue.batch.role import Role
 from segue.config import read_toml
 from segue.errors import ConfigError
 
@@ -38,6 +39,9 @@ def test_assignments_override_the_file_in_order(tmp_path: Path) -> None:
         ("engine.max_running=many", "engine.max_running"),
         ("serve.start_s=0", "serve.start_s"),
         ("both.replicas=-1", "replicas"),
+        ("both.replicas_max=2", "replicas_max"),
+        ("prefill.replicas=1", "decode.replicas is 0"),
+        ("decode.replicas=2", "prefill.replicas is 0"),
         ("decode.node_labels=zone", "zone"),
         ("ray.lease_s=0.6", "lease_s"),
         ("worker.silence_s=0.5", "silence_s"),
@@ -47,6 +51,27 @@ def test_assignments_override_the_file_in_order(tmp_path: Path) -> None:
 def test_what_makes_no_sense_is_refused_by_name(assignment: str, named: str) -> None:
     with pytest.raises(ConfigError, match=named):
         load_settings(None, [assignment])
+
+
+@pytest.mark.parametrize(
+    ("assignments", "counts"),
+    [
+        ([], {Role.PREFILL: 1, Role.DECODE: 1}),
+        (["prefill.cpus=2"], {Role.PREFILL: 1, Role.DECODE: 1}),
+        (["both.replicas=2"], {Role.BOTH: 2}),
+        (["prefill.replicas=2", "decode.replicas=3"], {Role.PREFILL: 2, Role.DECODE: 3}),
+        (["both.replicas=1", "prefill.replicas=1", "decode.replicas=1"], dict.fromkeys(Role, 1)),
+    ],
+)
+def test_replicas_are_what_was_given_or_one_of_each_half(assignments: list[str], counts: dict[Role, int]) -> None:
+    settings = load_settings(None, assignments)
+    assert {role: settings.replicas(role).replicas for role in settings.roles} == counts
+    assert settings.prefill.cpus == settings.replicas(Role.PREFILL).cpus
+
+
+def test_half_of_a_pair_beside_role_both_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"prefill\.replicas is 1 and decode\.replicas is 0"):
+        load_settings(None, ["both.replicas=1", "prefill.replicas=1"])
 
 
 def test_an_unknown_table_of_a_file_is_refused_by_name(tmp_path: Path) -> None:

@@ -78,9 +78,8 @@ def test_a_continuation_computes_its_emitted_tokens_and_starts_at_their_end() ->
     assert record.depths.tolist() == [9]
     news = made.engine.commit(record)
     assert news.indices == [3]
-    run_out_indices = made.engine.output_since(H1, 1, 0)
-    assert run_out_indices is not None
-    assert [token.token_id for token in run_out_indices] == [8, 9, 10, 7]
+    (request,) = made.engine.live_requests()
+    assert [token.token_id for token in request.output] == [8, 9, 10, 7]
 
 
 def test_long_prompts_are_computed_in_chunks_within_the_step_budget() -> None:
@@ -194,7 +193,6 @@ def test_messages_of_another_attempt_or_an_unknown_handle_change_nothing() -> No
     made.engine.cancel(H1, 1)
     made.engine.finish(H1, 3, 0)
     made.engine.cancel(H2, 2)
-    assert made.engine.output_since(H1, 1, 0) is None
     assert run_out(made) == {1: [7] * 4}
     assert made.engine.take_ended() == []
 

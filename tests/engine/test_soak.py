@@ -4,6 +4,7 @@ The engine is real, model included (random weights with a long memory, all three
 """
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -28,8 +29,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_checkpoint(lara_mini_config(), tmp_path_factory.mktemp("model")).folder
 
 
-def small_engine(folder: Path) -> BuiltEngine:
-    """Room for a few requests only, so that others wait, and chunks that cut most prompts."""
+def small_engine(folder: Path, *, prefix_cache: bool = True) -> BuiltEngine:
+    """Room for a few requests only, so that others wait and cached prefixes go, and chunks that cut most prompts."""
     config = EngineConfig(
         model=folder,
         deterministic=True,
@@ -41,6 +42,8 @@ def small_engine(folder: Path) -> BuiltEngine:
         max_len=320,
         step_tokens=160,
         chunk_tokens=96,
+        track_interval=64,
+        prefix_cache=prefix_cache,
     )
     return load_engine(config, ModelFolder.open(folder))
 
@@ -77,17 +80,23 @@ class Asked:
     reason: FinishReason | None = None
 
     @staticmethod
-    def drawn(number: int, draw: random.Random) -> "Asked":
+    def drawn(number: int, draw: random.Random, before: Sequence["Asked"]) -> "Asked":
+        """Half of them begin like an earlier one."""
         sampling = random_sampling(draw)
         emitted_count = draw.randrange(sampling.max_tokens) if draw.random() < 0.1 else 0
+        prompt = tuple(draw.randrange(2, VOCAB) for _ in range(draw.choice((1, 3, 16, 17, 40, 100, 200))))
+        if before and draw.random() < 0.5:
+            known = draw.choice(before).spec.prompt
+            prompt = (*known[: draw.choice((len(known), 64, 130))], *prompt)[:250]
         spec = GenerateSpec(
             router_id=RouterId("r"),
             request_id=RequestId(f"q{number}"),
             attempt=1,
-            prompt=tuple(draw.randrange(2, VOCAB) for _ in range(draw.choice((1, 3, 16, 17, 40, 100, 200)))),
+            prompt=prompt,
             emitted=tuple(draw.randrange(2, VOCAB) for _ in range(emitted_count)),
             sampling=sampling,
             priority=draw.choice((0, 0, 1)),
+            cache_salt=draw.choice(("", "", "", "a")),
         )
         fate = draw.random()
         after = draw.randrange(8)
@@ -154,13 +163,17 @@ def alone(built: BuiltEngine, asked: Asked) -> list[EmittedToken]:
 
 def soaked(folder: Path, count: int, seed: int) -> list[Asked]:
     draw = random.Random(seed)
-    asked = [Asked.drawn(number, draw) for number in range(count)]
-    Soak(small_engine(folder), asked).run()
+    asked: list[Asked] = []
+    for number in range(count):
+        asked.append(Asked.drawn(number, draw, asked))
+    built = small_engine(folder)
+    Soak(built, asked).run()
+    assert built.engine.status().prefill_tokens < sum(len(each.spec.prompt) for each in asked)
     return asked
 
 
 def assert_as_alone(folder: Path, asked: list[Asked]) -> None:
-    quiet = small_engine(folder)
+    quiet = small_engine(folder, prefix_cache=False)
     for each in asked:
         expected = alone(quiet, each)
         if each.reason in (FinishReason.STOP, FinishReason.LENGTH) and each.finish_after is None:

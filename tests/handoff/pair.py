@@ -150,12 +150,19 @@ async def paired(
     neighbours: Neighbours | None = None,
     lease_s: float = 30.0,
     heartbeat_s: float = 0.05,
+    silence_s: float = 20.0,
+    extend_tokens: int = 0,
     prefill: dict[str, object] | None = None,
     **changes: object,
 ) -> AsyncIterator[Pair]:
     """A connected pair with digests on, both gates open. `changes` are of both engines, `prefill` of one."""
     transfer = TransferConfig(
-        transports=transports, verify=True, lease_s=lease_s, heartbeat_s=heartbeat_s, silence_s=20.0
+        transports=transports,
+        verify=True,
+        lease_s=lease_s,
+        heartbeat_s=heartbeat_s,
+        silence_s=silence_s,
+        extend_tokens=extend_tokens,
     )
     neighbours = neighbours or Neighbours()
     sender, receiver = PrefillHost(QUICK, transfer, neighbours), Host(QUICK, transfer, neighbours)
@@ -194,12 +201,12 @@ async def answers(router: RouterEnd, stream: Attachment, specs: Sequence[Generat
 
 
 def whole(status: WorkerStatus) -> bool:
-    """Whether nothing runs or waits, and no pool holds or promises anything."""
+    """Whether nothing runs or waits, and no pool holds or promises anything but to its cache."""
     return not status.running + status.waiting + status.promised and all(_free(pool) for pool in status.pools)
 
 
 def _free(pool: PoolStatus) -> bool:
-    return pool.free + pool.sink == pool.capacity
+    return pool.free + pool.cached + pool.sink == pool.capacity
 
 
 def answer_of(stream: Attachment, handle: Handle) -> Answer:

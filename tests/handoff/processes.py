@@ -167,9 +167,9 @@ def apart(transport: str) -> Iterator[Apart]:
 
 
 def whole(status: WorkerStatus) -> bool:
-    """Whether nothing runs or waits, and no pool holds, promises or fences anything."""
+    """Whether nothing runs or waits, and no pool holds, promises or fences anything but for its cache."""
     return not status.running + status.waiting + status.promised and all(
-        pool.free + pool.sink == pool.capacity for pool in status.pools
+        pool.free + pool.cached + pool.sink == pool.capacity for pool in status.pools
     )
 
 

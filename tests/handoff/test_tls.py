@@ -1,6 +1,5 @@
 """With certificates, workers and routers talk only to those who show one of the same authority."""
 
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,29 +14,7 @@ from segue.wire.client import WorkerClient
 from tests.decode_service.router_end import RouterEnd
 from tests.handoff.pair import QUICK, alone, answers, engine_config, loading
 from tests.handoff.test_equality import requests
-
-NAME = "segue-worker"
-
-
-def openssl(*arguments: str, folder: Path) -> None:
-    subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
-
-
-def certificates(folder: Path) -> TlsConfig:
-    """An authority, and one certificate that it signed."""
-    folder.mkdir()
-    (folder / "names").write_text(f"subjectAltName=DNS:{NAME}\n")
-    new = ("req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
-    openssl(*new, "-x509", "-days", "2", "-subj", "/CN=authority", "-keyout", "ca.key", "-out", "ca.pem", folder=folder)
-    openssl(*new, "-subj", f"/CN={NAME}", "-keyout", "own.key", "-out", "own.csr", folder=folder)
-    signing = ("x509", "-req", "-days", "2", "-in", "own.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial")
-    openssl(*signing, "-extfile", "names", "-out", "own.pem", folder=folder)
-    return TlsConfig(
-        certificate=str(folder / "own.pem"),
-        key=str(folder / "own.key"),
-        authority=str(folder / "ca.pem"),
-        server_name=NAME,
-    )
+from tests.support.certificates import certificates
 
 
 async def test_a_pair_with_certificates_serves_and_turns_others_away(hybrid: Path, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from router.server import Server
 from router.shell import Shell
 from router.text.tokenizer import Tokenizer
 from segue.wire import GenerateSpec
+from segue.wire.channel import PLAIN, TlsConfig
 from tests.support.fake_worker import FakeWorker
 
 QUICK = RouterConfig(
@@ -103,10 +104,11 @@ async def served(
     *workers: FakeWorker | str,
     prefills: Sequence[FakeWorker | str] = (),
     config: RouterConfig = QUICK,
+    tls: TlsConfig = PLAIN,
     ready: int | None = None,
 ) -> AsyncIterator[Served]:
     """A router over these workers, `ready` of which (all, unless told) have a session when the block begins."""
-    server = Server(config, tokenizer(), _addresses(workers), _addresses(prefills))
+    server = Server(config, tokenizer(), _addresses(workers), _addresses(prefills), tls)
     running = asyncio.create_task(server.serve())
     host, port = server.address
     url = f"http://{host}:{port}"

@@ -281,3 +281,19 @@ def peak_bytes(work: Callable[[], object]) -> int:
         return tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
+
+
+@pytest.mark.parametrize(("path", "param"), [("chat/completions", "messages"), ("completions", "prompt")])
+async def test_a_text_that_cannot_fit_is_refused_before_it_is_tokenized(path: str, param: str) -> None:
+    text = "x" * 100_000
+    body = {"messages": [{"role": "user", "content": text}]} if param == "messages" else {"prompt": text}
+    async with FakeWorker(answer, max_len=512) as worker, served(worker) as router:
+        got = await router.http.post(f"/v1/{path}", json={**body, "stream": True})
+        error = error_of(got, 400)
+        assert (error["code"], error["param"]) == ("context_length_exceeded", param)
+        assert "tokens or more" in error["message"]
+        assert "context length of 512" in error["message"]
+        # Whoever only wants to count is not refused.
+        counted = await router.http.post("/tokenize", json={"prompt": text})
+        assert counted.json()["count"] > 512
+        assert worker.specs == []

@@ -6,13 +6,13 @@ import torch
 from segue.batch.request import EmittedToken, Request
 from segue.batch.sampling import SamplingParams
 from segue.batch.step import StepPlan, StepRow
-from segue.batch.tables import StateTables
 from segue.ids import Handle, Page, RequestId, Slot
 from segue.runner.assembly import assemble_step
 from segue.runner.context import StepContext
 from segue.state.layout import Shard, layouts
 from segue.state.spec import ComponentName, DType, ModelState, StateTensor
 from segue.state.storage import Storage
+from segue.state.tables import StateTables
 
 PAGE_TOKENS, WINDOW = 4, 5
 STATE = ModelState.of(

@@ -14,7 +14,8 @@ from segue.batch.scheduler import Scheduler, SchedulerLimits
 from segue.batch.step import StepOutput, StepPlan
 from segue.batch.submission import GenerateSpec
 from segue.batch.turns import Turns
-from segue.engine import Engine, EngineFacts
+from segue.engine import Engine
+from segue.engine_facts import EngineFacts
 from segue.ids import RequestId, RouterId, Slot
 from segue.state.needs import page_count
 from segue.state.pool import Pool
@@ -32,6 +33,9 @@ class SlotRecorder:
     def start(self, slot: Slot) -> None:
         assert slot not in self.depths, f"slot {slot} is started twice"
         self.depths[slot] = 0
+
+    def resume(self, checkpoint: Slot, slot: Slot) -> None:
+        self.receive(slot, self.depths[checkpoint])
 
     def receive(self, slot: Slot, depth: int) -> None:
         assert slot not in self.depths, f"slot {slot} holds a state already"

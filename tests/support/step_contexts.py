@@ -13,13 +13,13 @@ import torch
 from segue.batch.request import Request
 from segue.batch.sampling import SamplingParams
 from segue.batch.step import StepPlan, StepRow
-from segue.batch.tables import StateTables
 from segue.ids import SINK, Handle, Page, RequestId, Slot
 from segue.runner.assembly import assemble_step
 from segue.runner.context import Model
 from segue.state.layout import Shard, layouts
 from segue.state.spec import ComponentName
 from segue.state.storage import Storage
+from segue.state.tables import StateTables
 
 
 @dataclass(eq=False)

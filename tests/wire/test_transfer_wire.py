@@ -43,6 +43,7 @@ from segue.peering import (
 from segue.state.layout import Shard
 from segue.state.spec import ComponentName
 from segue.v1 import transfer_pb2 as pb
+from segue.v1 import worker_pb2
 from segue.wire.transfer_calls import (
     introduction_from_proto,
     introduction_to_proto,
@@ -66,6 +67,7 @@ SPEC = GenerateSpec(
     attempt=3,
     prompt=(1, 2, 3),
     sampling=SamplingParams(seed=7, logprobs=2),
+    cache_salt="s",
 )
 ROWS = (
     UnitRow(Part.STATE, ComponentName.FULL, 2, (9, 8)),
@@ -76,7 +78,7 @@ DIGESTS = (StateDigest(ComponentName.FULL, "ab"), StateDigest(ComponentName.RECU
 FROM_RECEIVER: list[FromReceiver] = [
     Start(WorkerId("w"), TransportName.NIXL, 128, SPEC),
     Grant(TICKET, 4, Terms(300, 128, 256), "digest", 30.0, ROWS),
-    Grant(TICKET, 4, Terms(300, 0), "digest", 30.0, ()),
+    Grant(TICKET, 4, Terms(300, 0), "digest", 30.0, ROWS[:1]),
     Renewed(TICKET, 12),
     Withdraw(TICKET),
     Beat(5),
@@ -160,9 +162,23 @@ def test_what_this_build_does_not_know_is_refused() -> None:
     with pytest.raises(TransferRefused):
         sender_message_from_proto(pb.SenderMessage())
     with pytest.raises(TransferRefused, match="'pigeon'"):
-        receiver_message_from_proto(pb.ReceiverMessage(start=pb.Start(transport="pigeon")))
+        receiver_message_from_proto(
+            pb.ReceiverMessage(start=pb.Start(transport="pigeon", request=worker_pb2.GenerateRequest()))
+        )
     row = pb.UnitRow(part="state", component="soul", first=0, units=[1])
     with pytest.raises(TransferRefused, match="'soul'"):
-        receiver_message_from_proto(pb.ReceiverMessage(grant=pb.Grant(rows=[row])))
+        receiver_message_from_proto(pb.ReceiverMessage(grant=pb.Grant(rows=[row], lease_s=1)))
     with pytest.raises(TransferRefused, match="rank 2 of 2"):
-        introduction_from_proto(pb.Introduction(tp_rank=2, tp_size=2))
+        introduction_from_proto(pb.Introduction(tp_rank=2, tp_size=2, process=pb.ProcessIdentity()))
+
+
+def test_a_message_without_the_field_that_comes_last_was_cut_and_is_refused() -> None:
+    cut = "cut on its way"
+    with pytest.raises(TransferRefused, match=cut):
+        receiver_message_from_proto(pb.ReceiverMessage(start=pb.Start(worker_id="w", transport="grpc")))
+    with pytest.raises(TransferRefused, match=cut):
+        receiver_message_from_proto(pb.ReceiverMessage(grant=pb.Grant(plan_digest="p", lease_s=1)))
+    with pytest.raises(TransferRefused, match=cut):
+        sender_message_from_proto(pb.SenderMessage(finished=pb.HandoffFinished(token_id=7, logprob=-0.5)))
+    with pytest.raises(TransferRefused, match=cut):
+        introduction_from_proto(pb.Introduction(worker_id="w", tp_size=1, arena=pb.Arena(bytes=1)))

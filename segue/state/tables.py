@@ -17,6 +17,8 @@ class StateTables:
     window: list[Page | None] = field(default_factory=list)
     window_first: int = 0
     slot: Slot | None = None
+    swept: tuple[int, int | None] = (0, None)
+    """First page within the window, and the floor, for which the table was last rid of what lies outside."""
 
     def live_window_pages(self) -> list[Page]:
         """The window pages still owned, in position order."""

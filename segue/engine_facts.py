@@ -1,0 +1,43 @@
+"""What the outside may know of an engine: what it is, and how it is doing; plain values."""
+
+from dataclasses import dataclass
+
+from segue.batch.role import Role
+from segue.batch.sampling import SamplingDefaults
+from segue.state.layout import UnitLayout
+from segue.state.pool import PoolCounts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineFacts:
+    """What the outside may know of the engine's model and limits."""
+
+    name: str
+    vocab_size: int
+    max_len: int
+    eos_token_ids: tuple[int, ...]
+    defaults: SamplingDefaults
+    page_tokens: int
+    dtype: str
+    deterministic: bool
+    window: int | None
+    layouts: tuple[UnitLayout, ...]
+    role: Role = Role.BOTH
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineStatus:
+    """Load and the disjoint sets of every pool.
+
+    Of the `waiting`, `unpromised` await their state from another worker and have no promise of room yet; `promised`
+    ones have it, and are not among the waiting.
+    """
+
+    running: int
+    waiting: int
+    unpromised: int
+    promised: int
+    steps: int
+    generated_tokens: int
+    prefill_tokens: int
+    pools: tuple[PoolCounts, ...]

@@ -1,0 +1,1 @@
+"""The prefix tree: examples that are sentences, random lives, and the mistakes that these must see."""
