@@ -2,7 +2,7 @@
 #
 #   make serve      the bundled model on http://127.0.0.1:8000   (ARGS="--port 9000" adds flags)
 #   make check      formatting, lint, types, import contracts, fast tests
-#   make test       check, and the tests that start processes
+#   make test       check, and the tests that start processes or take long
 #   make test-full  test, and the slow ones
 #   make proto      regenerate segue/v1 from proto/
 #   make bench      list the measurements; make bench NAME=engine ARGS="--json FILE" runs one
@@ -34,10 +34,10 @@ lint: $(INSTALLED)
 	@echo "== types" && $(BIN)/mypy
 
 test-fast: $(INSTALLED)
-	@echo "== fast tests" && $(BIN)/pytest --quiet -m "not slow and not cluster" $(ARGS)
+	@echo "== fast tests" && $(BIN)/pytest --quiet -m "not slow and not cluster and not long" $(ARGS)
 
 test-cluster: $(INSTALLED)
-	@echo "== tests that start processes" && $(BIN)/pytest --quiet -m "cluster and not slow" $(ARGS)
+	@echo "== tests that start processes or take long" && $(BIN)/pytest --quiet -m "(cluster or long) and not slow" $(ARGS)
 
 test-slow: $(INSTALLED)
 	@echo "== slow tests" && $(BIN)/pytest --quiet -m slow $(ARGS)

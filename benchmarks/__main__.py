@@ -12,7 +12,18 @@ from benchmarks.machine import describe_commit, describe_machine
 from benchmarks.refusal import Refused
 from segue.threads import let_waiting_threads_sleep
 
-BENCHMARKS = ("engine", "overhead", "serve", "accuracy", "transfer", "handoff", "cuda_handoff", "policy")
+BENCHMARKS = (
+    "engine",
+    "overhead",
+    "serve",
+    "accuracy",
+    "transfer",
+    "handoff",
+    "cuda_handoff",
+    "policy",
+    "reuse",
+    "shared",
+)
 
 
 class Benchmark(Protocol):

@@ -1,4 +1,4 @@
-"""What the prefix tree costs the engine thread: match, publish and evict, on one thread, without tensors."""
+"""What policy costs the engine thread: match, publish, evict, a decode step; on one thread, without tensors."""
 
 import argparse
 import gc
@@ -6,6 +6,7 @@ import random
 import time
 from collections.abc import Callable, Sequence
 
+from benchmarks.decode_step import decode_step
 from benchmarks.quantiles import milliseconds
 from benchmarks.refusal import Refused
 from segue.cache.check import check_tree
@@ -18,17 +19,18 @@ from segue.state.spec import ComponentName
 from segue.state.tables import StateTables
 
 NAME = "policy"
-SUMMARY = "times of the prefix tree: match of a cached prompt, publishing its pages, evicting leaves"
+SUMMARY = "times of prefix tree and scheduler: match, publishing pages, evicting leaves, a decode step's share"
 
 PAGE_TOKENS = 64
-WINDOW = 511
-INTERVAL = 256
 VOCABULARY = 151_936
+SHAPE = CacheShape(page_tokens=PAGE_TOKENS, full=True, window=511, recurrent=True, grid=PAGE_TOKENS, interval=256)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--prompt", type=int, default=131_072, help="tokens of the cached prompt; whole pages count")
     parser.add_argument("--nodes", type=int, default=2_048, help="pages published, and leaves evicted, at once")
+    parser.add_argument("--running", type=int, default=256, help="requests that decode in the measured steps")
+    parser.add_argument("--steps", type=int, default=300, help="decode steps; the median counts")
     parser.add_argument("--rounds", type=int, default=50, help="how often each is measured; the median counts")
 
 
@@ -38,6 +40,7 @@ def run(args: argparse.Namespace) -> dict[str, object]:
         **_match(draw, args.prompt, args.rounds),
         "publish_ms": _publish(draw, args.nodes, args.rounds),
         "evict_ms": _evict(draw, args.nodes, args.rounds),
+        **decode_step(SHAPE, running=args.running, steps=args.steps, vocabulary=VOCABULARY),
     }
 
 
@@ -45,11 +48,8 @@ class _Cache:
     """A tree over all three components, and the pools it cuts from."""
 
     def __init__(self, pages: int) -> None:
-        shape = CacheShape(
-            page_tokens=PAGE_TOKENS, full=True, window=WINDOW, recurrent=True, grid=PAGE_TOKENS, interval=INTERVAL
-        )
         self.pools = {name: Pool(name, pages + 1) for name in ComponentName}
-        self.tree = PrefixTree(shape, self.pools, lambda slot: None)
+        self.tree = PrefixTree(SHAPE, self.pools, lambda slot: None)
 
     def tables(self, pages: int) -> StateTables:
         """Page tables of a request that has computed `pages` pages; its window is all there."""

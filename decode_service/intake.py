@@ -174,6 +174,9 @@ class Intake:
             except TransferRefused as error:
                 # Refused by this pair of workers; another sender may do.
                 self._engine.fail(request.handle, request.attempt, TransferFailed(error.message))
+            except ServingError as error:
+                # A sender that has died since it asked, or room that is not there after all.
+                self._engine.fail(request.handle, request.attempt, error)
 
     def ended(self, handle: Handle) -> None:
         """A request has ended in the engine, for whatever reason. What its sender may still write is quarantined."""

@@ -67,7 +67,7 @@ class Ledger:
     def accept(self, request: LiveRequest) -> None:
         """The engine took it; its router is being told the handle, so that it may be told news from now on."""
         request.accepted = True
-        if request.tokens or request.ended is not None:
+        if request.news:
             self._mark(request, 0)
 
     def refuse(self, request: LiveRequest) -> None:
@@ -86,6 +86,11 @@ class Ledger:
 
     def apply(self, news: EngineNews) -> None:
         """Enters what a step brought and marks it for sending."""
+        for of in news.scores:
+            request = self._known(of.handle)
+            assert request.attempt == of.attempt, f"handle {of.handle} is attempt {request.attempt}, not {of.attempt}"
+            request.push_scores(of.scores)
+            self._mark(request, news.step)
         for handle, attempt, index, token in zip(news.handles, news.attempts, news.indices, news.tokens, strict=True):
             request = self._known(handle)
             assert request.attempt == attempt, f"handle {handle} is attempt {request.attempt}, not {attempt}"

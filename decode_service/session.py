@@ -8,7 +8,10 @@ from collections.abc import Sequence
 
 from decode_service.live import LiveRequest
 from segue.ids import Handle, RouterId
-from segue.wire import Ended, Resume, StepNews, Top
+from segue.wire import Ended, PromptScores, Resume, StepNews, Top
+
+# Bounds a message: scores of a long prompt are many times what a step's tokens are.
+SCORE_NUMBERS_MAX = 16384
 
 
 class Session:
@@ -34,7 +37,10 @@ class Session:
             self.news.set()
 
     def take(self) -> StepNews | None:
-        """Everything the router was not told yet, as one message; None when that is nothing."""
+        """Everything the router was not told yet, as one message; None when that is nothing.
+
+        Of scores only so many go into one message; the rest of their request follows in the next.
+        """
         changed, self._changed = self._changed, {}
         self.news.clear()
         handles: list[int] = []
@@ -44,7 +50,17 @@ class Session:
         logprobs: list[float] = []
         tops: list[Top] = []
         ended: list[Ended] = []
+        scores: list[PromptScores] = []
+        room = SCORE_NUMBERS_MAX
         for handle, request in changed.items():
+            if request.scores_left and room > 0:
+                part = request.unsent_scores(room)
+                scores.append(PromptScores(handle, request.attempt, part))
+                room -= len(part.logprobs) * (1 + len(part.tops[0]))
+            if request.scores_left:
+                self._changed[handle] = request
+                self.news.set()
+                continue
             for index, token in request.unsent():
                 handles.append(handle)
                 attempts.append(request.attempt)
@@ -55,7 +71,7 @@ class Session:
             if request.ended is not None and not request.end_sent:
                 ended.append(request.ended)
                 request.end_sent = True
-        if not handles and not ended:
+        if not handles and not ended and not scores:
             return None
         asked = changed.values()
         return StepNews(
@@ -67,22 +83,23 @@ class Session:
             logprobs if any(request.wants_logprobs for request in asked) else (),
             tops if any(request.wants_tops for request in asked) else (),
             ended,
+            scores,
         )
 
     def resume(self, wanted: Sequence[Resume]) -> tuple[tuple[Handle, ...], list[LiveRequest]]:
         """Re-attaches: what `wanted` names is sent again from there. Returns unknown handles, and live ones not named.
 
-        Raises InvalidRequest when an index lies outside the request's output, and then changes nothing.
+        Raises InvalidRequest when that lies outside what is known of a request, and then changes nothing.
         """
         found = {r.handle: r for r in wanted if self._holds(r)}
         for handle, resume in found.items():
-            self.requests[handle].require_index(resume.next_index)
+            self.requests[handle].require_place(resume.next_index, resume.next_position)
         for handle, resume in found.items():
-            self.requests[handle].rewind(resume.next_index)
+            self.requests[handle].rewind(resume.next_index, resume.next_position)
         # A request whose acceptance is still under way is not named because the router cannot know its handle yet.
         unnamed = [r for handle, r in self.requests.items() if handle not in found and r.accepted]
         for request in unnamed:
-            request.sent, request.end_sent = request.known, request.ended is not None
+            request.count_as_sent()
             self._changed.pop(request.handle, None)
         self._changed |= {handle: self.requests[handle] for handle in found}
         if self._changed:

@@ -92,6 +92,9 @@ class DecodeStation:
             self._busy = self._told = True
             return news
         self._told = False
+        # Whoever is too late gives back what it was promised before anybody else is let in.
+        self._engine.expire()
+        self._note_ended()
         record = self._engine.launch()
         self._note_ended()
         if record is not None:
@@ -168,7 +171,7 @@ class DecodeStation:
                 self._intake.ended(one.handle)
 
     def _take_news(self) -> DecodeNews | None:
-        news = [one for one in self._news if one.handles or one.ended]
+        news = [one for one in self._news if not one.empty]
         self._news = []
         if self._intake is None:
             return DecodeNews(news) if news else None

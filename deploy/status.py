@@ -12,7 +12,7 @@ from segue.wire.channel import TlsConfig
 from segue.wire.client import WorkerClient
 
 _ASK_S = 5.0
-_HEAD = ("role", "worker", "address", "state", "load", "running", "waiting", "pools (used / all)")
+_HEAD = ("role", "worker", "address", "state", "load", "running", "waiting", "reused", "pools (used + cached / all)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,16 +65,22 @@ def table(rows: Sequence[WorkerRow]) -> str:
 
 def _cells(row: WorkerRow) -> tuple[str, ...]:
     status = row.status
-    own = ("?", "?", "?")
+    own = ("?", "?", "?", "?")
     if not isinstance(status, ServingError):
-        own = (str(status.running), str(status.waiting), ", ".join(_pool(pool) for pool in status.pools))
+        pools = ", ".join(_pool(pool) for pool in status.pools)
+        own = (str(status.running), str(status.waiting), _reused(status.cache.hit_share), pools)
     return (row.role, row.worker_id, row.address, row.state, str(row.load), *own)
 
 
+def _reused(share: float | None) -> str:
+    """Of the tokens of requests that started at the worker."""
+    return "-" if share is None else f"{share:.0%}"
+
+
 def _pool(pool: PoolStatus) -> str:
-    """Sinks hold nothing of anybody."""
-    all_units = pool.capacity - pool.sink
-    return f"{pool.component} {all_units - pool.free} / {all_units}"
+    """Sinks hold nothing of anybody; what is cached gives way where room is needed."""
+    used = pool.held + pool.reserved + pool.quarantined
+    return f"{pool.component} {used} + {pool.cached} / {pool.capacity - pool.sink}"
 
 
 async def _status(address: str, tls: TlsConfig) -> WorkerStatus | ServingError:

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
+
 from kv_transfer.arena_map import map_arena, side_of_peer
 from kv_transfer.block_messages import put_message
 from kv_transfer.digest import digest_contents, require_equal_digests
@@ -49,6 +51,9 @@ class Receiver:
         Raises PoolExhausted (wait, nothing was taken) or TransferRefused (it can never be).
         """
         plan = make_plan(terms, side_of_peer(self._side, shard), self._side)
+        if self._storage.arena.is_cuda:
+            # The peer's writes are not ordered with the stream that may still read what these units were before.
+            torch.cuda.current_stream(self._storage.arena.device).synchronize()
         ticket, rows = self.reservations.grant(peer, request_id, attempt, plan.room(headroom_tokens))
         grant = Grant(ticket, ask, terms, plan.digest(), self.reservations.lease_s, rows)
         return Incoming(peer, grant, plan)

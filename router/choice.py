@@ -2,8 +2,9 @@
 
 from collections.abc import AsyncIterator
 
-from router.choice_text import ChoiceText, Piece
+from router.choice_text import ChoiceText
 from router.dispatch import Dispatch
+from router.piece import Piece
 from segue.batch.request import FinishReason
 
 
@@ -32,7 +33,7 @@ class Choice:
                 usage = ended.usage if ended is not None else await self._dispatch.finish(text.stopped_at)
                 self._end(FinishReason.STOP, text.stopped_at, 0 if usage is None else usage.cached_tokens)
             elif ended is not None:
-                piece = _joined(piece, text.finish())
+                piece = piece.then(text.finish())
                 at_stop = text.stopped_at is not None
                 kept = text.token_count if text.stopped_at is None else text.stopped_at
                 self._end(FinishReason.STOP if at_stop else ended.reason, kept, ended.usage.cached_tokens)
@@ -46,9 +47,3 @@ class Choice:
         self.reason = reason
         self.completion_tokens = completion_tokens
         self.cached_tokens = cached_tokens
-
-
-def _joined(first: Piece, last: Piece) -> Piece:
-    if first.reports is None or last.reports is None:
-        return Piece(first.text + last.text, None)
-    return Piece(first.text + last.text, first.reports + last.reports)

@@ -1,38 +1,36 @@
 """One choice's tokens as the client's text: whole characters, stop strings, and the reports that go with the text."""
 
 from collections.abc import Set
-from dataclasses import dataclass
 
 from router.inbox import Arrivals
-from router.openai.logprobs import TokenReport, TokenText
-from router.openai.plan import TextOptions
+from router.openai.logprobs import TokenReport
+from router.openai.plan import PlannedChoice, TextOptions
+from router.piece import Piece, report
+from router.prompt_text import PromptText
 from router.text.detokenizer import Detokenizer
 from router.text.stop_strings import StopStrings
 from router.text.token_bytes import TokenBytes
-from segue.batch.sampling import SamplingParams
-from segue.wire import Top
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """What may go to the client now. `reports` is None when no logprobs were asked for."""
-
-    text: str
-    reports: list[TokenReport] | None
 
 
 class ChoiceText:
-    """Takes a choice's arrivals in order. `stopped_at` is the number of tokens kept, once a stop string was found."""
+    """Takes a choice's arrivals in order. `stopped_at` is the number of tokens kept, once a stop string was found.
+
+    With `echo` the prompt comes first. Stop strings are looked for behind it.
+    """
 
     def __init__(
-        self, token_bytes: TokenBytes, special_ids: Set[int], options: TextOptions, sampling: SamplingParams
+        self, token_bytes: TokenBytes, special_ids: Set[int], options: TextOptions, choice: PlannedChoice
     ) -> None:
+        sampling = choice.sampling
         self.stopped_at: int | None = None
         self.token_count = 0
         self._token_bytes = token_bytes
         self._detokenizer = Detokenizer(
             token_bytes, skipped=special_ids if options.skip_special_tokens else frozenset()
         )
+        self._prompt: PromptText | None = None
+        if options.echo:
+            self._prompt = PromptText(choice.prompt, choice.score_from, self._detokenizer, token_bytes)
         self._stops = (
             StopStrings(options.stops, kept_in_output=options.include_stop, min_tokens=sampling.min_tokens)
             if options.stops is not None
@@ -48,6 +46,17 @@ class ChoiceText:
 
     def push(self, arrived: Arrivals) -> Piece:
         """Takes new tokens. What follows a stop string is dropped, and nothing more may be pushed then."""
+        if (prompt := self._prompt) is None:
+            return self._push_output(arrived)
+        piece = prompt.tell() if self._pending is None else prompt.tell_scored(arrived.scores)
+        if not prompt.over:
+            assert not arrived.token_ids, "tokens came before the prompt was scored"
+            return piece
+        self._prompt = None
+        self._length = self._released = prompt.length
+        return piece.then(self._push_output(arrived))
+
+    def _push_output(self, arrived: Arrivals) -> Piece:
         assert self.stopped_at is None, "the output has ended at a stop string"
         if self._stops is None and self._pending is None:
             # The common case: all tokens at once.
@@ -58,7 +67,8 @@ class ChoiceText:
             self.token_count += 1
             text = self._detokenizer.push((token_id,))
             if self._pending is not None:
-                self._pending.append(self._report(token_id, arrived.logprobs[place], arrived.tops[place]))
+                score = (arrived.logprobs[place], arrived.tops[place])
+                self._pending.append(report(self._token_bytes, token_id, self._length, score))
             self._length += len(text)
             self._spelled = self.token_count if text else self._spelled
             parts.append(text if self._stops is None else self._stops.push(text))
@@ -92,11 +102,3 @@ class ChoiceText:
         self._reported += len(due)
         self._pending = self._pending[len(due) :]
         return due
-
-    def _report(self, token_id: int, logprob: float, top: Top) -> TokenReport:
-        alternatives = tuple((self._token(other), other_logprob) for other, other_logprob in top)
-        return TokenReport(self._token(token_id), self._length, logprob, alternatives)
-
-    def _token(self, token_id: int) -> TokenText:
-        data = self._token_bytes[token_id]
-        return TokenText(data.decode("utf-8", errors="replace"), data)

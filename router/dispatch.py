@@ -23,7 +23,10 @@ from segue.wire import Ended, GenerateSpec, Usage
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChoiceSpec:
-    """What is asked of the workers for one choice. `deadline` is a time of the running loop's clock."""
+    """What is asked of the workers for one choice. `deadline` is a time of the running loop's clock.
+
+    With `score_from` the prompt tokens behind that position are scored, on whatever worker puts out the tokens.
+    """
 
     request_id: RequestId
     model: str
@@ -34,6 +37,7 @@ class ChoiceSpec:
     affinity: str | None
     cache_salt: str
     deadline: float
+    score_from: int | None = None
 
 
 class Dispatch:
@@ -51,6 +55,11 @@ class Dispatch:
         # Of the worker that has the choice, or had it last: once tokens have come, no other may go on.
         self._fingerprint = ""
         self._output: list[int] = []
+        # The prompt's scores that are missing.
+        self._position, self._position_limit = 0, 0
+        if spec.score_from is not None:
+            self._position, self._position_limit = spec.score_from + 1, len(spec.prompt)
+        self._begun = False
         self._over = False
         self._alarm = asyncio.get_running_loop().call_at(spec.deadline, self._expire)
 
@@ -78,16 +87,18 @@ class Dispatch:
                 link.breaker.fail(error, self._now())
                 self._leg.withdraw()
                 raise
-            if arrived.token_ids:
+            if arrived.token_ids or arrived.scores:
                 link.breaker.succeed()
                 self._leg.succeed()
+                self._begun = True
                 self._output += arrived.token_ids
+                self._position += len(arrived.scores)
             if arrived.ended is None or not self._must_continue(link, arrived.ended):
                 self._over = arrived.ended is not None
                 return arrived
             arrived.ended = None
             self._inbox = None
-            if arrived.token_ids:
+            if arrived.token_ids or arrived.scores:
                 return arrived
 
     async def finish(self, kept: int) -> Usage | None:
@@ -136,6 +147,8 @@ class Dispatch:
     def _ended_unseen(self) -> Ended | None:
         """The end of an output whose every token arrived while the word of its end was lost with its worker."""
         sampling, output = self._spec.sampling, self._output
+        if self._scoring:
+            return None
         usage = Usage(len(self._spec.prompt), len(output), 0)
         if output and len(output) >= max(sampling.min_tokens, 1):
             stops = set(sampling.stop_token_ids)
@@ -158,8 +171,10 @@ class Dispatch:
         refused_by: set[str] = set()
         while self._attempt < self._config.attempts_max:
             self._require_time()
-            bound_to = self._fingerprint if self._output else None
-            link = self._fleet.pick(self._spec.model, self._spec.affinity, refused_by, bound_to)
+            bound_to = self._fingerprint if self._begun else None
+            link = self._fleet.pick(
+                self._spec.model, self._spec.affinity, refused_by, bound_to, prompt_here=self._scoring
+            )
             if link is None:
                 left_s = give_up_at - self._now()
                 if isinstance(refusal, QueueFull) or left_s <= 0:
@@ -175,10 +190,11 @@ class Dispatch:
 
     async def _offer(self, link: Link) -> ServingError | None:
         """Offers the choice to one worker; returns a refusal that another worker need not share, raises any other."""
-        address = self._leg.begin(link, self._now())
+        address = "" if self._scoring else self._leg.begin(link, self._now())
         if address is None:
             return PrefillUnavailable(f"no prefill worker is ready for worker {link.address}")
-        inbox = Inbox(self._attempt, len(self._output), self._spec.sampling.max_tokens)
+        missing = (self._position, self._position_limit) if self._scoring else (0, 0)
+        inbox = Inbox(self._attempt, len(self._output), self._spec.sampling.max_tokens, *missing)
         spec = GenerateSpec(
             router_id=self._fleet.router_id,
             request_id=self._spec.request_id,
@@ -190,6 +206,7 @@ class Dispatch:
             deadline_s=self._spec.deadline - self._now(),
             cache_salt=self._spec.cache_salt,
             prefill_address=address,
+            score_from=self._position - 1 if self._scoring else None,
         )
         self._attempt += 1
         link.breaker.begin(self._now())
@@ -211,8 +228,13 @@ class Dispatch:
         self._require_time()
         return None
 
+    @property
+    def _scoring(self) -> bool:
+        """Whether scores of the prompt are still missing."""
+        return self._position < self._position_limit
+
     def _nobody(self) -> WorkerUnavailable:
-        if not self._output:
+        if not self._begun:
             return WorkerUnavailable(f"no worker is ready for the model '{self._spec.model}'")
         return WorkerUnavailable(
             f"the worker that began this output is gone, and none is ready that serves the model '{self._spec.model}' "

@@ -134,13 +134,24 @@ class Fleet:
             param="model",
         )
 
-    def pick(self, model: str, affinity: str | None, excluded: set[str], fingerprint: str | None = None) -> Link | None:
-        """A link that may take a request for `model` now, or None. `fingerprint` None: whatever the worker's is."""
+    def pick(
+        self,
+        model: str,
+        affinity: str | None,
+        excluded: set[str],
+        fingerprint: str | None = None,
+        *,
+        prompt_here: bool = False,
+    ) -> Link | None:
+        """A link that may take a request for `model` now, or None. `fingerprint` None: whatever the worker's is.
+
+        `prompt_here`: the worker is to compute the prompt itself, and needs no prefill worker for it.
+        """
         now = asyncio.get_running_loop().time()
         able = {
             link.address: link
             for link in self._serving(model, fingerprint)
-            if link.breaker.allows(now) and self.has_prefill(link, now)
+            if link.breaker.allows(now) and (prompt_here or self.has_prefill(link, now))
         }
         candidates = [Candidate(link.address, link.load) for link in able.values() if link.address not in excluded]
         return able[self._placement.choose(candidates, affinity).address] if candidates else None

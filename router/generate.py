@@ -103,9 +103,10 @@ class Generate:
             affinity=affinity,
             cache_salt=plan.cache_salt,
             deadline=deadline,
+            score_from=choice.score_from,
         )
         tokenizer = shell.tokenizer
-        text = ChoiceText(tokenizer.token_bytes, tokenizer.special_ids, plan.text, choice.sampling)
+        text = ChoiceText(tokenizer.token_bytes, tokenizer.special_ids, plan.text, choice)
         dispatch = Dispatch(spec, shell.fleet, shell.config, shell.metrics.continued)
         return Choice(choice.index, number, dispatch, text)
 

@@ -6,40 +6,71 @@ from dataclasses import dataclass, field
 from segue.batch.request import FinishReason
 from segue.errors import ServingError
 from segue.ids import Handle
-from segue.wire import Ended, Top
+from segue.wire import Ended, Scores, Top
 
 
 class TokenGap(ServingError):
-    """A worker skipped an output token, or sent more than was asked for; the output cannot be trusted."""
+    """A worker skipped a token or a score, or sent more than was asked for; the output cannot be trusted."""
 
 
 @dataclass(slots=True)
 class Arrivals:
-    """What came since the last look. `logprobs` and `tops` are as long as `token_ids`, or empty when not asked for."""
+    """What came since the last look. `logprobs` and `tops` are as long as `token_ids`, or empty when not asked for.
+
+    `scores` are logprob and alternatives of the prompt's next tokens; they came before all of `token_ids`.
+    """
 
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     tops: list[Top] = field(default_factory=list)
     ended: Ended | None = None
+    scores: list[tuple[float, Top]] = field(default_factory=list)
 
 
 class Inbox:
     """Written by the session, read by one task. It is bounded by the choice's own budget of tokens.
 
-    `next_index` is the first output index not seen; earlier ones are ignored, a later one is a TokenGap.
+    `next_index` is the first output index not seen; earlier ones are ignored, a later one is a TokenGap. The same goes
+    for `next_position`, of the prompt's scores; all up to `position_limit` come before the first token.
     """
 
-    __slots__ = ("_arrived", "_failure", "_waiter", "attempt", "finishing", "handle", "index_limit", "next_index")
+    __slots__ = (
+        "_arrived",
+        "_failure",
+        "_waiter",
+        "attempt",
+        "finishing",
+        "handle",
+        "index_limit",
+        "next_index",
+        "next_position",
+        "position_limit",
+    )
 
-    def __init__(self, attempt: int, next_index: int, index_limit: int) -> None:
+    def __init__(
+        self, attempt: int, next_index: int, index_limit: int, next_position: int = 0, position_limit: int = 0
+    ) -> None:
         self.handle = Handle(-1)
         self.attempt = attempt
         self.next_index = next_index
         self.index_limit = index_limit
+        self.next_position = next_position
+        self.position_limit = position_limit
         self.finishing = False
         self._arrived = Arrivals()
         self._failure: ServingError | None = None
         self._waiter: asyncio.Future[None] | None = None
+
+    def put_scores(self, scores: Scores) -> None:
+        """Scores of the prompt. Raises TokenGap when they do not go on where the last ones ended."""
+        seen = self.next_position - scores.first
+        if seen < 0:
+            raise TokenGap(f"the worker sent the score of position {scores.first} when {self.next_position} was next")
+        if scores.stop > self.position_limit:
+            raise TokenGap(f"the worker sent scores up to {scores.stop}, those before {self.position_limit} were asked")
+        if seen < len(scores.logprobs):
+            self._arrived.scores += zip(scores.logprobs[seen:], scores.tops[seen:], strict=True)
+            self.next_position = scores.stop
 
     def put(self, index: int, token_id: int, logprob: float | None, top: Top | None) -> None:
         """One token. Raises TokenGap when `index` is not the next one."""
@@ -47,6 +78,8 @@ class Inbox:
             return
         if index > self.next_index:
             raise TokenGap(f"the worker sent output index {index} when {self.next_index} was next")
+        if self.next_position < self.position_limit:
+            raise TokenGap(f"the worker sent a token before the score of position {self.next_position}")
         if index >= self.index_limit:
             raise TokenGap(f"the worker sent output index {index}, only {self.index_limit} tokens were asked for")
         self.next_index = index + 1
@@ -61,6 +94,8 @@ class Inbox:
         by_itself = ended.reason in (FinishReason.STOP, FinishReason.LENGTH) and not self.finishing
         if by_itself and ended.usage.completion_tokens > self.next_index:
             raise TokenGap(f"the worker counts {ended.usage.completion_tokens} output tokens, {self.next_index} came")
+        if by_itself and self.next_position < self.position_limit:
+            raise TokenGap(f"the worker ended without the score of position {self.next_position}")
         self._arrived.ended = ended
         self.wake()
 
@@ -76,8 +111,8 @@ class Inbox:
             self._waiter.set_result(None)
 
     async def take(self) -> Arrivals:
-        """What arrived, at least one token or the end. Raises the attempt's failure once nothing else is left."""
-        while not self._arrived.token_ids and self._arrived.ended is None:
+        """What arrived, at least something. Raises the attempt's failure once nothing else is left."""
+        while not self._arrived.token_ids and not self._arrived.scores and self._arrived.ended is None:
             if self._failure is not None:
                 raise self._failure
             self._waiter = asyncio.get_running_loop().create_future()

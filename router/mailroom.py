@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from router.inbox import Inbox, TokenGap
 from segue.errors import ServingError
 from segue.ids import Handle
-from segue.wire import Cancel, Ended, Resume, RouterMessage, StepNews, Top
+from segue.wire import Cancel, Ended, PromptScores, Resume, RouterMessage, Scores, StepNews, Top
 
 _TOLD_MAX = 4096
 
@@ -21,6 +21,7 @@ class _Early:
     """News of a handle that nobody has claimed yet."""
 
     attempt: int
+    scores: list[Scores] = field(default_factory=list)
     tokens: list[tuple[int, int, float | None, Top | None]] = field(default_factory=list)
     ended: Ended | None = None
 
@@ -58,6 +59,8 @@ class Mailroom:
         early = self._early.pop(handle, None)
         if early is None:
             return
+        for scores in early.scores:
+            self._put_scores(inbox, early.attempt, scores)
         for index, token_id, logprob, top in early.tokens:
             self._put(inbox, early.attempt, index, token_id, logprob, top)
         if early.ended is not None:
@@ -86,7 +89,7 @@ class Mailroom:
         """The live choices, as a re-attachment names them; it ends all others, so early and told ones are forgotten."""
         self._early.clear()
         self._told.clear()
-        return tuple(Resume(box.handle, box.attempt, box.next_index) for box in self.live.values())
+        return tuple(Resume(box.handle, box.attempt, box.next_index, box.next_position) for box in self.live.values())
 
     def lose(self, handle: Handle, error: ServingError) -> None:
         """The worker does not hold the choice any more."""
@@ -102,11 +105,17 @@ class Mailroom:
             inbox.fail(error)
 
     def deliver(self, news: StepNews) -> None:
-        """Hands a step's tokens and ends to their inboxes and wakes each reader once."""
+        """Hands a step's scores, tokens and ends to their inboxes and wakes each reader once."""
         live = self.live
         logprobs = news.logprobs
         tops = news.tops
         touched: dict[int, Inbox] = {}
+        for of in news.scores:
+            if (inbox := live.get(of.handle)) is None:
+                self._unknown_scores(of)
+            else:
+                touched[of.handle] = inbox
+                self._put_scores(inbox, of.attempt, of.scores)
         attempts, indices, token_ids = news.attempts, news.indices, news.token_ids
         for i, handle in enumerate(news.handles):
             logprob = logprobs[i] if logprobs else None
@@ -121,6 +130,15 @@ class Mailroom:
             self._end(ended)
         for inbox in touched.values():
             inbox.wake()
+
+    def _put_scores(self, inbox: Inbox, attempt: int, scores: Scores) -> None:
+        if attempt != inbox.attempt:
+            return
+        try:
+            inbox.put_scores(scores)
+        except TokenGap as gap:
+            self.close(inbox)
+            inbox.fail(gap)
 
     def _put(
         self, inbox: Inbox, attempt: int, index: int, token_id: int, logprob: float | None, top: Top | None
@@ -153,9 +171,18 @@ class Mailroom:
             inbox.fail(gap)
 
     def _unknown(self, handle: int, attempt: int, token: tuple[int, int, float | None, Top | None]) -> None:
+        if (early := self._early_of(handle, attempt)) is not None:
+            early.tokens.append(token)
+
+    def _unknown_scores(self, of: PromptScores) -> None:
+        if (early := self._early_of(of.handle, of.attempt)) is not None:
+            early.scores.append(of.scores)
+
+    def _early_of(self, handle: int, attempt: int) -> _Early | None:
+        """Where early news of a handle are kept; of a stray, which nobody awaits, the worker is told."""
         if handle in self._told:
-            return
+            return None
         if self._expected:
-            self._early.setdefault(handle, _Early(attempt)).tokens.append(token)
-        else:
-            self.drop(Handle(handle), attempt)
+            return self._early.setdefault(handle, _Early(attempt))
+        self.drop(Handle(handle), attempt)
+        return None

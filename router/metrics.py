@@ -5,9 +5,10 @@ from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from router.cache_metrics import CacheSeries
 from router.transfer_metrics import TransferSummaries
 from segue.errors import ServingError
-from segue.wire import PoolStatus, Transfers, Usage, WorkerStatus
+from segue.wire import PoolStatus, Usage, WorkerStatus
 
 CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
 
@@ -48,8 +49,9 @@ class Metrics:
         self._promised = self._gauge(
             "sglang:num_decode_transfer_queue_reqs", "Choices whose state is on its way", ["worker"]
         )
-        self._transfers = TransferSummaries()
+        self._transfers, self._caches = TransferSummaries(), CacheSeries()
         self._registry.register(self._transfers)
+        self._registry.register(self._caches)
         self._pools = {
             component: self._gauge(name, text, ["model_name", "worker"])
             for component, (name, text) in _POOL_GAUGES.items()
@@ -101,7 +103,7 @@ class Metrics:
         gauges = (self._up, self._worker_running, self._worker_waiting, self._unpromised, self._promised)
         for gauge in (*gauges, *self._pools.values()):
             gauge.clear()
-        transfers: dict[str, Transfers] = {}
+        statuses: dict[str, WorkerStatus] = {}
         for sample in workers:
             status = sample.status
             self._up.labels(sample.address).set(status is not None and status.ready)
@@ -111,11 +113,12 @@ class Metrics:
             self._worker_waiting.labels(sample.address).set(status.waiting)
             self._unpromised.labels(sample.address).set(status.unpromised)
             self._promised.labels(sample.address).set(status.promised)
-            transfers[sample.address] = status.transfers
+            statuses[sample.address] = status
             for pool in status.pools:
                 if pool.component in self._pools:
                     self._pools[pool.component].labels(sample.model, sample.address).set(_held_share(pool))
-        self._transfers.set(transfers)
+        self._transfers.set({worker: status.transfers for worker, status in statuses.items()})
+        self._caches.set(statuses)
         return generate_latest(self._registry)
 
     def _gauge(self, name: str, text: str, labels: list[str]) -> Gauge:

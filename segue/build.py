@@ -33,6 +33,8 @@ from segue.weights.folder import ModelFolder
 from segue.weights.generation import GenerationDefaults
 from segue.weights.source import LoadProgress, WeightSource
 
+SCORED_BYTES_MAX = 64 << 20
+"""What the logits of one step's scored positions may take up."""
 TRACK_INTERVAL = 256
 """Tokens between two decode checkpoints, where the grid allows."""
 
@@ -101,6 +103,7 @@ def assemble(config: EngineConfig, model: Model, *, name: str, generation: Gener
         step_tokens=config.step_tokens,
         chunk_tokens=chunk_tokens,
         page_tokens=config.page_tokens,
+        scored_tokens=scored_tokens_max(model.vocab_size),
     )
     facts = EngineFacts(
         name=name,
@@ -119,6 +122,11 @@ def assemble(config: EngineConfig, model: Model, *, name: str, generation: Gener
     turns = Turns(config.asks_ahead) if role is Role.PREFILL else None
     engine = Engine(facts, Scheduler(limits, admission, holdings, turns), holdings, slots, runner)
     return BuiltEngine(engine, storage, pools, memory)
+
+
+def scored_tokens_max(vocab_size: int) -> int:
+    """How many positions one step may score: as many as have room for their fp32 logits, but at least one."""
+    return max(1, SCORED_BYTES_MAX // (torch.float32.itemsize * vocab_size))
 
 
 def _cached(config: EngineConfig, state: ModelState) -> CacheShape:

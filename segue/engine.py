@@ -7,6 +7,7 @@ by `expect`, `ask` and `receive`; state that goes to one is `pin`ned while it is
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
@@ -18,8 +19,9 @@ from segue.batch.news import Ended, EngineNews
 from segue.batch.request import EmittedToken, FinishReason, Request
 from segue.batch.reuse import CachedCheckpoint
 from segue.batch.role import Role
-from segue.batch.rules import require_servable
+from segue.batch.rules import require_output, require_servable
 from segue.batch.scheduler import Scheduler
+from segue.batch.scores import PromptScores
 from segue.batch.step import StepOutput, StepPlan, StepRecord
 from segue.batch.submission import GenerateSpec
 from segue.engine_facts import EngineFacts, EngineStatus
@@ -62,7 +64,7 @@ class Engine:
         self._pinned: dict[Handle, Request] = {}
         self._in_flight: StepRecord | None = None
         self._ended_early: list[Ended] = []
-        self._steps = self._generated = self._prefilled = 0
+        self._steps = self._generated = self._prefilled = self._extended = self._sent = 0
 
     # Requests
 
@@ -73,15 +75,17 @@ class Engine:
     def expect(self, spec: GenerateSpec, handle: Handle, extend_max: int = 0) -> bool:
         """Takes a request whose prompt another worker is to compute. Raises as `submit` does.
 
-        Where no more than `extend_max` tokens are new to the cache here, they are computed here. Returns whether the
-        other worker is needed.
+        Where no more than `extend_max` tokens are new to the cache here, or the prompt is to be scored, it is computed
+        here. Returns whether the other worker is needed.
         """
         request = self._request(spec, handle)
         cached = self._holdings.cached_depth(request) if extend_max else 0
-        awaited = cached == 0 or request.known_len - cached > extend_max
+        awaited = spec.score_from is None and (cached == 0 or request.known_len - cached > extend_max)
         if awaited:
             request.phase = Phase.AWAITING
         self._enter(request)
+        self._sent += awaited
+        self._extended += not awaited
         return awaited
 
     def cancel(self, handle: Handle, attempt: int) -> None:
@@ -180,6 +184,7 @@ class Engine:
         """Queues a prompt whose state goes to a receiver, once that has promised room. Raises as `submit` does."""
         turns = self._scheduler.turns
         assert turns is not None, "only a prefill worker computes for others"
+        require_output(spec)
         self.submit(spec, handle)
         turns.enter(handle, receiver)
 
@@ -243,17 +248,21 @@ class Engine:
         assert record is self._in_flight, "steps are committed in launch order, once"
         self._in_flight = None
         news = EngineNews(record.plan.number)
-        output, sampled = record.output, 0
+        output, sampled, scored = record.output, 0, 0
         for i, row in enumerate(record.plan.rows):
             request = row.request
-            token = None
+            token = scores = None
             if row.samples:
                 token = output.token(sampled, request.sampling.logprobs)
                 sampled += 1
+            if row.scored:
+                scores = PromptScores(request.handle, request.attempt, output.scores[scored])
+                scored += 1
             self._prefilled += 0 if row.decode else row.count
             if request.phase not in (Phase.EXTENDING, Phase.DECODING):
                 if row.checkpoint is not None:
                     self._holdings.discard_checkpoint(row.checkpoint)
+                request.overtaken = True
                 self._release_ended(request)
                 continue
             assert request.computed == row.start
@@ -261,8 +270,12 @@ class Engine:
             if record.slots[i] != SINK:
                 self._slots.advance(Slot(int(record.slots[i])), request.computed, pending=0)
             self._scheduler.settle(row)
+            if scores is not None:
+                news.scores.append(scores)
             if token is not None:
                 self._append(request, token, news)
+            elif request.ends_with_prompt and request.computed == request.known_len:
+                self._finish(request, FinishReason.LENGTH, news)
         self._steps += 1
         return news
 
@@ -304,6 +317,7 @@ class Engine:
             generated_tokens=self._generated,
             prefill_tokens=self._prefilled,
             pools=self._holdings.counts(),
+            cache=replace(self._holdings.cache_figures(), prompts_extended=self._extended, prompts_sent=self._sent),
         )
 
     def check(self) -> None:
@@ -316,20 +330,7 @@ class Engine:
         assert handle not in self._live, f"handle {handle} is in use"
         assert handle not in self._pinned, f"handle {handle} is still being read"
         require_servable(spec, self.facts.vocab_size, self._stop_ids)
-        now = self._clock()
-        return Request(
-            handle=handle,
-            request_id=spec.request_id,
-            attempt=spec.attempt,
-            prompt=spec.prompt,
-            sampling=spec.sampling,
-            priority=spec.priority,
-            deadline=None if spec.deadline_s is None else now + spec.deadline_s,
-            extension=spec.extension,
-            cache_salt=spec.cache_salt,
-            output=[EmittedToken(token, 0.0) for token in spec.emitted],
-            arrival=now,
-        )
+        return Request.of(spec, handle, self._clock())
 
     def _enter(self, request: Request) -> None:
         self._scheduler.submit(request)
@@ -350,9 +351,7 @@ class Engine:
         self._generated += 1
         reason = self._end_reason(request, len(request.output), token)
         if reason is not None:
-            self._close(request, Phase.FINISHED)
-            self._release_ended(request)
-            news.ended.append(Ended.of(request, reason))
+            self._finish(request, reason, news)
         elif request.phase is not Phase.DECODING:
             request.move(Phase.HANDING_OVER if self.facts.role is Role.PREFILL else Phase.DECODING)
 
@@ -365,6 +364,12 @@ class Engine:
         if count >= sampling.min_tokens and is_stop:
             return FinishReason.STOP
         return FinishReason.LENGTH if count >= sampling.max_tokens else None
+
+    def _finish(self, request: Request, reason: FinishReason, news: EngineNews) -> None:
+        """Ends a request with its step."""
+        self._close(request, Phase.FINISHED)
+        self._release_ended(request)
+        news.ended.append(Ended.of(request, reason))
 
     def _end(self, request: Request, reason: FinishReason, error: ServingError | None = None) -> None:
         """Ends a request between steps."""

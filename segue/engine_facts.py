@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from segue.batch.role import Role
 from segue.batch.sampling import SamplingDefaults
+from segue.cache.figures import CacheFigures
 from segue.state.layout import UnitLayout
 from segue.state.pool import PoolCounts
 
@@ -27,7 +28,7 @@ class EngineFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineStatus:
-    """Load and the disjoint sets of every pool.
+    """Load, the disjoint sets of every pool, and what came of the prefix cache.
 
     Of the `waiting`, `unpromised` await their state from another worker and have no promise of room yet; `promised`
     ones have it, and are not among the waiting.
@@ -41,3 +42,4 @@ class EngineStatus:
     generated_tokens: int
     prefill_tokens: int
     pools: tuple[PoolCounts, ...]
+    cache: CacheFigures

@@ -25,6 +25,7 @@ def worker_status(
         unpromised=status.unpromised,
         promised=status.promised,
         transfers=transfers,
+        cache=status.cache,
         pools=tuple(
             PoolStatus(
                 component=pool.name,

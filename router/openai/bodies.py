@@ -8,7 +8,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from segue.batch.sampling import MAX_LOGIT_BIAS
 from segue.errors import InvalidRequest
 
-# Fields that would change the answer and that nothing here serves, with the values that ask for nothing.
+# Fields that would change the answer and that are not served, with the values that ask for nothing. An endpoint that
+# serves one of them has it in its body.
 _REFUSED: dict[str, tuple[object, ...]] = {
     "tools": (None, []),
     "tool_choice": (None, "none"),
@@ -107,6 +108,8 @@ class CompletionBody(CommonBody):
 
     prompt: str | _TokenIds | _Texts | Annotated[list[_TokenIds], _First]
     logprobs: int | None = None
+    logprobs_from: int | None = Field(None, ge=0)
+    echo: bool | None = None
 
 
 class TokenizeBody(BaseModel):

@@ -17,11 +17,14 @@ class TokenText:
 
 @dataclass(frozen=True, slots=True)
 class TokenReport:
-    """One output token, its logprob, and the best alternatives, best first. `offset` is where its text starts."""
+    """One token, its logprob, and the best alternatives, best first. `offset` is where its text starts.
+
+    `logprob` is None for a prompt token that has none: the first, and what was not to be scored.
+    """
 
     token: TokenText
     offset: int
-    logprob: float
+    logprob: float | None
     top: tuple[tuple[TokenText, float], ...]
 
 
@@ -29,6 +32,7 @@ def chat_logprobs(reports: Sequence[TokenReport]) -> dict[str, object]:
     """`choices[].logprobs` of chat completions."""
     content = []
     for report in reports:
+        assert report.logprob is not None, "every output token has a logprob"
         entry = _entry(report.token, report.logprob)
         entry["top_logprobs"] = [_entry(token, logprob) for token, logprob in report.top]
         content.append(entry)
@@ -39,10 +43,16 @@ def completion_logprobs(reports: Sequence[TokenReport]) -> dict[str, object]:
     """`choices[].logprobs` of completions."""
     return {
         "tokens": [report.token.text for report in reports],
-        "token_logprobs": [_finite(report.logprob) for report in reports],
-        "top_logprobs": [{token.text: _finite(logprob) for token, logprob in report.top} for report in reports],
+        "token_logprobs": [None if report.logprob is None else _finite(report.logprob) for report in reports],
+        "top_logprobs": [_alternatives(report) for report in reports],
         "text_offset": [report.offset for report in reports],
     }
+
+
+def _alternatives(report: TokenReport) -> dict[str, float] | None:
+    if report.logprob is None:
+        return None
+    return {token.text: _finite(logprob) for token, logprob in report.top}
 
 
 def _entry(token: TokenText, logprob: float) -> dict[str, object]:

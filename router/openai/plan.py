@@ -2,7 +2,7 @@
 
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from router.fleet import ServedModel
@@ -22,8 +22,9 @@ _DRAWN_SEED_BITS = 53
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextOptions:
-    """How output tokens become text. `stops` None: at no string."""
+    """How tokens become text. `stops` None: at no string. `echo`: the prompt's come first."""
 
+    echo: bool
     stops: StopAutomaton | None
     include_stop: bool
     skip_special_tokens: bool
@@ -31,12 +32,16 @@ class TextOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedChoice:
-    """One choice: its index in the response, and which prompt it answers."""
+    """One choice: its index in the response, and which prompt it answers.
+
+    With `score_from` the prompt tokens behind that position are scored; there is at least one.
+    """
 
     index: int
     prompt_number: int
     prompt: tuple[int, ...]
     sampling: SamplingParams
+    score_from: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +65,7 @@ def plan_chat(body: ChatBody, model: ServedModel, prompt: Sequence[int], choices
     if body.max_tokens is not None and body.max_completion_tokens not in (None, body.max_tokens):
         raise InvalidRequest("max_tokens and max_completion_tokens differ; send one", param="max_completion_tokens")
     max_tokens = body.max_completion_tokens if body.max_completion_tokens is not None else body.max_tokens
+    _require_output(max_tokens)
     logprobs = (body.top_logprobs or 0) if body.logprobs else None
     return _plan(body, model, [prompt], max_tokens, logprobs, choices_max)
 
@@ -70,7 +76,12 @@ def plan_completion(
     """Raises InvalidRequest or ContextTooLong naming the field."""
     # The default is OpenAI's.
     max_tokens = 16 if body.max_tokens is None else body.max_tokens
-    return _plan(body, model, prompts, max_tokens, body.logprobs, choices_max)
+    if body.logprobs_from is not None and not (body.echo and body.logprobs is not None):
+        raise InvalidRequest("logprobs_from needs echo and logprobs", param="logprobs_from")
+    if not body.echo:
+        _require_output(max_tokens)
+    plan = _plan(body, model, prompts, max_tokens, body.logprobs, choices_max)
+    return _echoing(plan, body) if body.echo else plan
 
 
 def _plan(
@@ -112,6 +123,24 @@ def _plan(
     )
 
 
+def _echoing(plan: Plan, body: CompletionBody) -> Plan:
+    """With logprobs the prompts are scored, as far as they have tokens to score."""
+    first = body.logprobs_from or 0
+    choices = []
+    for choice in plan.choices:
+        count = len(choice.prompt)
+        if first >= count:
+            raise InvalidRequest(f"logprobs_from is {first}, a prompt has {count} tokens", param="logprobs_from")
+        scored = body.logprobs is not None and first < count - 1
+        choices.append(replace(choice, score_from=first if scored else None))
+    return replace(plan, choices=tuple(choices), text=replace(plan.text, echo=True))
+
+
+def _require_output(max_tokens: int | None) -> None:
+    if max_tokens == 0:
+        raise InvalidRequest("max_tokens is 0; only a completion with echo answers without output", param="max_tokens")
+
+
 def _budget(prompt: Sequence[int], max_tokens: int | None, model: ServedModel) -> int:
     """How many tokens may be put out after `prompt`; a prompt that leaves less than was asked for is refused."""
     if not prompt:
@@ -119,7 +148,7 @@ def _budget(prompt: Sequence[int], max_tokens: int | None, model: ServedModel) -
     unknown = next((token for token in prompt if token >= model.vocab_size), None)
     if unknown is not None:
         raise InvalidRequest(f"token {unknown} is outside the vocabulary of {model.vocab_size}", param="prompt")
-    if len(prompt) + (max_tokens or 1) > model.max_len:
+    if len(prompt) + (1 if max_tokens is None else max_tokens) > model.max_len:
         wanted = "at least 1 output token" if max_tokens is None else f"max_tokens {max_tokens}"
         raise ContextTooLong(
             f"the prompt has {len(prompt)} tokens; with {wanted} that exceeds the context length of {model.max_len}",
@@ -143,6 +172,7 @@ def _text_options(body: CommonBody) -> TextOptions:
                 f"a stop string has {len(stop)} characters, 1 to {STOP_CHARS_MAX} are allowed", param="stop"
             )
     return TextOptions(
+        echo=False,
         stops=StopAutomaton(stops) if stops else None,
         include_stop=bool(body.include_stop_str_in_output),
         skip_special_tokens=body.skip_special_tokens is not False,

@@ -67,9 +67,12 @@ class Admission:
             elif component is ComponentName.WINDOW:
                 assert self._window is not None
                 window_pages = window_pages_max(self._window, self._stride(request, positions), self._page_tokens)
+                reach = page_count(positions, self._page_tokens)
                 if self._cached is not None and self._cached.recurrent:
-                    window_pages += retained_pages_max(self._window, self._cached.interval, self._page_tokens)
-                found[component] = max(min(window_pages, page_count(positions, self._page_tokens)), _held(request))
+                    window_pages += retained_pages_max(self._window, self._page_tokens)
+                    # A page that came, or was computed twice, may stand beside the tree's own of the same tokens.
+                    reach *= 2
+                found[component] = max(min(window_pages, reach), _held(request))
             else:
                 found[component] = SLOTS_EACH if self._cached is not None else 1
         return found
@@ -89,6 +92,8 @@ class Admission:
 
     def _positions(self, request: Request) -> int:
         """How many positions will be computed here. The last token's own state never is."""
+        if request.ends_with_prompt:
+            return request.prompt_len
         return request.known_len if self._role is Role.PREFILL else request.max_len - 1
 
     def _stride(self, request: Request, positions: int) -> int:

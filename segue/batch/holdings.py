@@ -3,13 +3,14 @@
 Decides nothing.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Protocol, cast
 
 from segue.batch.request import Request
-from segue.batch.reuse import CachedCheckpoint, Due, Reuse
+from segue.batch.reuse import CachedCheckpoint, Due, Reuse, Spare
 from segue.cache.check import check_tree
+from segue.cache.figures import CacheFigures
 from segue.errors import PoolExhausted
 from segue.handoff import Part, UnitRow
 from segue.ids import Handle, Page, Slot
@@ -71,7 +72,7 @@ class Holdings:
         assert request.tables is None
         assert request.computed == 0
         tables = StateTables()
-        checkpoint = None if self._reuse is None else self._reuse.begin(request, tables)
+        match = None if self._reuse is None else self._reuse.begin(request, tables)
         if (pool := self._pools.get(ComponentName.RECURRENT)) is not None:
             try:
                 tables.slot = Slot(pool.alloc(1)[0])
@@ -79,12 +80,13 @@ class Holdings:
                 self._end(request)
                 request.computed = request.cached_tokens = 0
                 raise
-            if checkpoint is None:
+            if match is None or match.checkpoint is None:
                 self._slots.start(tables.slot)
             else:
-                self._slots.resume(checkpoint, tables.slot)
+                self._slots.resume(match.checkpoint, tables.slot)
         request.tables = tables
-        if self._reuse is not None:
+        if self._reuse is not None and match is not None:
+            self._reuse.tally.started(request.reusable_max + 1, request.computed, match.limited_by)
             # Not before: relief must not take the very checkpoint that the slot is to be a copy of.
             self._using[request.handle] = request
 
@@ -152,7 +154,7 @@ class Holdings:
     def _held_pages(self, request: Request) -> list[Page]:
         return [] if self._reuse is None or request.lease is None else self._reuse.held_pages(request)
 
-    def receive_checkpoint(self, request: Request, rows: Sequence[UnitRow], depth: int, spare: int) -> None:
+    def receive_checkpoint(self, request: Request, rows: Sequence[UnitRow], depth: int, spare: Spare) -> None:
         """The prompt checkpoint at `depth` has followed the state, in units that the request holds from now on.
 
         It is published, unless the window that belongs to it is not whole any more.
@@ -212,6 +214,8 @@ class Holdings:
         if tables.swept == (keep_from, retain_floor):
             return 0
         tables.swept = (keep_from, retain_floor)
+        # The floor of who still expects a checkpoint may change between steps.
+        tables.quiet_until = (keep_from + 1) * self._page_tokens + self._window if request.expected is None else 0
         freed: list[int] = []
         unused = 0
         for index in range(tables.window_first, keep_from):
@@ -229,6 +233,8 @@ class Holdings:
             tables.window_first += 1
         if freed:
             self._pools[ComponentName.WINDOW].free(freed)
+        if self._reuse is not None:
+            self._reuse.tally.retains(request.handle, self._reuse.retained_pages(request, keep_from))
         return len(freed) + unused
 
     def _retains(self, request: Request, index: int, floor: int | None) -> bool:
@@ -265,29 +271,39 @@ class Holdings:
         self._coming.remove(slot)
         self._pools[ComponentName.RECURRENT].free([slot])
 
-    def settle(self, request: Request, checkpoint: Slot | None, *, decode: bool, spare: Callable[[], int]) -> None:
+    def settle(self, request: Request, checkpoint: Slot | None, *, decode: bool, spare: Spare) -> None:
         """A step was committed at `request.computed`: publishes what it left, frees what is out of the window.
 
         `spare` tells how many full pages of others the request may come to pin beside its own.
         """
+        # Most steps of most requests.
+        if decode and checkpoint is None and request.computed < _owned(request).quiet_until:
+            if self._reuse is not None:
+                self._reuse.tally.decoded(request.handle)
+            return
         floor = None
         if self._reuse is not None and request.lease is not None:
             if checkpoint is not None:
                 self._coming.remove(checkpoint)
                 self._slots.receive(checkpoint, request.computed)
-                if not self._reuse.publish_checkpoint(request, request.computed, checkpoint, spare()):
+                if not self._reuse.publish_checkpoint(request, request.computed, checkpoint, spare):
                     self._free_slot(checkpoint)
+                _owned(request).swept = (-1, None)
             elif not decode:
-                self._reuse.publish(request, request.computed, spare())
+                self._reuse.publish(request, request.computed, spare)
             floor = self._reuse.floor(request)
         self.free_out_of_window(request, floor)
+        if decode and self._reuse is not None:
+            self._reuse.tally.decoded(request.handle)
 
-    def publish_received(self, request: Request, spare: int) -> None:
+    def publish_received(self, request: Request, spare: Spare) -> None:
         """Gives the tree what came from another worker."""
         if self._reuse is not None and request.lease is not None:
             self._reuse.publish(request, request.computed, spare)
+            self._reuse.keep_deepest(request)
+            self.free_out_of_window(request, self._reuse.floor(request))
 
-    def publish_ended(self, request: Request, spare: int) -> None:
+    def publish_ended(self, request: Request, spare: Spare) -> None:
         """The request ended well: what it computed of the tokens it keeps goes to the tree."""
         if self._reuse is None or request.lease is None:
             return
@@ -338,6 +354,10 @@ class Holdings:
         """The disjoint sets of every pool, in component order."""
         return tuple(self._pools[name].counts() for name in ComponentName if name in self._pools)
 
+    def cache_figures(self) -> CacheFigures:
+        """What requests used of the cache so far; all zero without one."""
+        return CacheFigures() if self._reuse is None else self._reuse.tally.figures(self._reuse.tree)
+
     def check(self, requests: Iterable[Request]) -> None:
         """Asserts that the pools are whole and that exactly the units in `requests`' tables are held, each once."""
         owned: dict[ComponentName, list[int]] = {name: [] for name in self._pools}
@@ -354,6 +374,8 @@ class Holdings:
                 used = len(request.lease.used) if request.lease is not None else 0
                 assert len(request.tables.live_window_pages()) == len(mine) + used
                 owned[ComponentName.WINDOW] += mine
+                if self._reuse is not None:
+                    self._reuse.check_retained(request, request.tables.swept[0])
             if request.tables.slot is not None:
                 owned[ComponentName.RECURRENT].append(request.tables.slot)
         if self._reuse is not None:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from segue.batch.request import EmittedToken, FinishReason, Request
+from segue.batch.scores import PromptScores
 from segue.errors import ServingError
 from segue.ids import Handle
 
@@ -38,7 +39,10 @@ class Ended:
 
 @dataclass(slots=True)
 class EngineNews:
-    """New tokens of one step in columns (whose, which try, absolute output index, token), and choices that ended."""
+    """New tokens of one step in columns (whose, which try, absolute output index, token), and choices that ended.
+
+    `scores` are of prompts, and come before the first token of their request.
+    """
 
     step: int
     handles: list[Handle] = field(default_factory=list)
@@ -46,6 +50,12 @@ class EngineNews:
     indices: list[int] = field(default_factory=list)
     tokens: list[EmittedToken] = field(default_factory=list)
     ended: list[Ended] = field(default_factory=list)
+    scores: list[PromptScores] = field(default_factory=list)
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to tell."""
+        return not (self.handles or self.ended or self.scores)
 
     def add(self, handle: Handle, attempt: int, index: int, token: EmittedToken) -> None:
         """Appends one new token."""

@@ -5,6 +5,7 @@ from enum import StrEnum
 
 from segue.batch.lifecycle import Phase, move
 from segue.batch.sampling import SamplingParams
+from segue.batch.submission import GenerateSpec
 from segue.cache.keys import PageKeys
 from segue.cache.lease import Lease
 from segue.ids import Handle, RequestId
@@ -39,7 +40,7 @@ class Request:
     `lease` and `keys` are its use of the prefix tree; extending pauses at `stops` for a checkpoint, and `expected` is
     the depth of one that is still on its way from another worker.
     `pinned` means that its pages are being read outside of steps. `extension` is opaque and travels with the request.
-    Requests of different `cache_salt` share nothing.
+    Requests of different `cache_salt` share nothing. With `score_from` prompt tokens behind that position are scored.
     """
 
     handle: Handle
@@ -51,6 +52,7 @@ class Request:
     deadline: float | None = None
     extension: bytes = b""
     cache_salt: str = ""
+    score_from: int | None = None
     output: list[EmittedToken] = field(default_factory=list)
     computed: int = 0
     cached_tokens: int = 0
@@ -61,7 +63,27 @@ class Request:
     keys: PageKeys | None = None
     stops: set[int] = field(default_factory=set)
     expected: int | None = None
+    overtaken: bool = False
+    """A step that was in flight when it ended has moved its slot past `computed`."""
     phase: Phase = Phase.WAITING
+
+    @staticmethod
+    def of(spec: GenerateSpec, handle: Handle, now: float) -> "Request":
+        """The request that `spec` asks for, at `now` of the engine's clock."""
+        return Request(
+            handle=handle,
+            request_id=spec.request_id,
+            attempt=spec.attempt,
+            prompt=spec.prompt,
+            sampling=spec.sampling,
+            priority=spec.priority,
+            deadline=None if spec.deadline_s is None else now + spec.deadline_s,
+            extension=spec.extension,
+            cache_salt=spec.cache_salt,
+            score_from=spec.score_from,
+            output=[EmittedToken(token, 0.0) for token in spec.emitted],
+            arrival=now,
+        )
 
     @property
     def prompt_len(self) -> int:
@@ -76,6 +98,23 @@ class Request:
     def max_len(self) -> int:
         """Known length when the output budget is used up."""
         return len(self.prompt) + self.sampling.max_tokens
+
+    @property
+    def reusable_max(self) -> int:
+        """How many positions may be reused: one token at least is computed, and all that scores are read from."""
+        last = self.known_len - 1
+        return last if self.score_from is None else min(last, self.score_from)
+
+    @property
+    def ends_with_prompt(self) -> bool:
+        """Whether no output is wanted."""
+        return self.sampling.max_tokens == 0
+
+    def scored(self, start: int, stop: int) -> range:
+        """The positions in [start, stop) whose logits give the score of the prompt token behind them."""
+        if self.score_from is None:
+            return range(0)
+        return range(max(start, self.score_from), min(stop, len(self.prompt) - 1))
 
     def token_at(self, position: int) -> int:
         """The token at an absolute position of prompt and output."""

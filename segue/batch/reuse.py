@@ -3,20 +3,26 @@
 Asked by holdings, so that they need not know how a tree looks. The retention floor is computed here and nowhere else.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
+from typing import TypeAlias
 from weakref import WeakKeyDictionary
 
+from segue.batch.cache_tally import CacheTally
 from segue.batch.lifecycle import Phase
 from segue.batch.request import Request
 from segue.cache.keys import PageKeys
+from segue.cache.lease import Lease
 from segue.cache.match import Match
 from segue.cache.shape import Strategy
 from segue.cache.tree import PrefixTree
 from segue.ids import Page, Slot
 from segue.state.spec import ComponentName
 from segue.state.tables import StateTables
+
+Spare: TypeAlias = Callable[[], int]
+"""Tells how many full pages no running or promised request may come to need; to know that is a look at each of them."""
 
 
 class Due(Enum):
@@ -43,6 +49,7 @@ class Reuse:
     def __init__(self, tree: PrefixTree, *, retain: bool = True) -> None:
         self.tree = tree
         self.shape = tree.shape
+        self.tally = CacheTally(tree.shape.page_tokens)
         self._retain = retain
         # Who waits for whose prefill, and until which depth.
         self._waits: WeakKeyDictionary[Request, tuple[Request, int]] = WeakKeyDictionary()
@@ -54,9 +61,9 @@ class Reuse:
         return request.keys.first(pages)
 
     def match(self, request: Request) -> Match:
-        """What is cached of all that the request knows."""
-        known = request.known_len
-        return self.tree.match(request.cache_salt, self.keys(request, known // self.shape.page_tokens), known)
+        """What is cached of all that the request knows and may reuse."""
+        tokens = request.reusable_max + 1
+        return self.tree.match(request.cache_salt, self.keys(request, tokens // self.shape.page_tokens), tokens)
 
     def awaits(self, request: Request, running: Iterable[Request]) -> bool:
         """Whether a queued request should wait: a running one is about to publish more of its prefix than is cached.
@@ -75,7 +82,7 @@ class Reuse:
             return
         resumable: int | None = None
         for other in running:
-            if other.cache_salt != request.cache_salt or other.lease is None:
+            if other.phase is not Phase.EXTENDING or other.cache_salt != request.cache_salt:
                 continue
             shared = self._shared_depth(request, other)
             if not _is_short_of(other, shared):
@@ -90,13 +97,17 @@ class Reuse:
     def _shared_depth(self, request: Request, other: Request) -> int:
         """How far the request could be resumed if the other published all that it knows."""
         size = self.shape.page_tokens
-        pages = min((request.known_len - 1) // size, other.known_len // size)
+        # The state at the other's own end is not kept: its last checkpoint is the deepest that both can use.
+        pages = min(request.reusable_max // size, (other.known_len - 1) // size)
         mine, theirs = self.keys(request, pages), self.keys(other, pages)
         common = next((page for page in range(pages) if mine[page] != theirs[page]), pages)
         return self.shape.grid_below(common * size) if self.shape.recurrent else common * size
 
-    def begin(self, request: Request, tables: StateTables) -> Slot | None:
-        """Starts the request at its resumable depth: cached pages in its tables, and the checkpoint to copy, if any."""
+    def begin(self, request: Request, tables: StateTables) -> Match:
+        """Starts the request at its resumable depth, with the cached pages in its tables.
+
+        The match's checkpoint, if any, is to be copied.
+        """
         match = self.match(request)
         nodes = match.resumable
         request.lease = self.tree.acquire(match)
@@ -104,7 +115,7 @@ class Reuse:
         request.cached_tokens = min(request.computed, request.prompt_len)
         request.stops = self._stops(request, match)
         if not nodes:
-            return None
+            return match
         if self.shape.full:
             tables.full = [Page(node.full) for node in nodes if node.full is not None]
         if self.shape.window is not None:
@@ -113,15 +124,19 @@ class Reuse:
             tables.window = [*[None] * span.start, *live]
             tables.window_first = span.start
             assert len(tables.window) == len(nodes), "a match has its window"
-        checkpoint = nodes[-1].checkpoint
-        assert (checkpoint is not None) or not self.shape.recurrent, "a match of recurrent state has a checkpoint"
-        return None if checkpoint is None else Slot(checkpoint)
+        assert match.checkpoint or not self.shape.recurrent, "a match of recurrent state has a checkpoint"
+        return match
 
     def hold(self, request: Request) -> int:
         """Pins what is cached of a prompt whose state comes from elsewhere: how many tokens of unbroken full pages."""
         match = self.match(request)
         request.lease = self.tree.acquire_path(match)
         return len(match.path) * self.shape.page_tokens if self.shape.full else 0
+
+    def keep_deepest(self, request: Request) -> None:
+        """The request runs now, and is matched at the deepest checkpoint that its prompt has here."""
+        assert request.lease is not None
+        self.tree.keep_deepest(request.lease)
 
     def held_pages(self, request: Request) -> list[Page]:
         """The full pages that `hold` has pinned, first page first."""
@@ -139,8 +154,9 @@ class Reuse:
         """Depth of the prompt checkpoint that is to follow a state; None when there is none, or it is here already."""
         if offered is None or not self.shape.recurrent or request.lease is None:
             return None
-        kept = request.lease.kept
-        return None if kept is not None and kept.pages * self.shape.page_tokens >= offered else offered
+        anchor, pages = request.lease.anchor, offered // self.shape.page_tokens
+        here = anchor.pages >= pages and anchor.up(anchor.pages - pages + 1)[-1].checkpoint is not None
+        return None if here else offered
 
     def prompt_checkpoint(self, request: Request) -> CachedCheckpoint | None:
         """The newest checkpoint that the request pins."""
@@ -171,29 +187,33 @@ class Reuse:
         # The state at the prompt's own end is donated, if at all.
         return Due.IF_FREE if depth % self.shape.grid == 0 and depth < request.known_len else Due.NO
 
-    def publish(self, request: Request, depth: int, spare: int) -> None:
+    def publish(self, request: Request, depth: int, spare: Spare) -> None:
         """Gives whole pages of the first `depth` positions to the tree, where `spare` suffices (PrefixTree.publish)."""
         assert request.lease is not None
         assert request.tables is not None
         pages = depth // self.shape.page_tokens
-        self.tree.publish(request.lease, self.keys(request, pages), request.tables, pages, spare)
+        keys = self.keys(request, pages)
+        room = _room(request.lease, keys, pages, spare)
+        self.tree.publish(request.lease, keys, request.tables, pages, room)
 
-    def publish_checkpoint(self, request: Request, depth: int, slot: Slot, spare: int) -> bool:
+    def publish_checkpoint(self, request: Request, depth: int, slot: Slot, spare: Spare) -> bool:
         """Publishes the state after exactly `depth` positions; False when `slot` stays the request's."""
         assert request.lease is not None
         assert request.tables is not None
         pages, rest = divmod(depth, self.shape.page_tokens)
         assert rest == 0, f"a checkpoint at {depth} is on no page edge"
-        return self.tree.publish_checkpoint(
-            request.lease, self.keys(request, pages), request.tables, pages, slot, spare
-        )
+        keys = self.keys(request, pages)
+        room = _room(request.lease, keys, pages, spare)
+        return self.tree.publish_checkpoint(request.lease, keys, request.tables, pages, slot, room)
 
     def may_donate(self, request: Request) -> bool:
         """Whether the working slot of a request that ends is a state that a later request can be resumed from."""
         assert request.tables is not None
         depth = request.computed
         grid = 1 if self.shape.strategy is Strategy.NO_BUFFER else self.shape.grid
-        return request.tables.slot is not None and 0 < depth <= request.known_len and depth % grid == 0
+        if request.tables.slot is None or request.overtaken:
+            return False
+        return 0 < depth <= request.known_len and depth % grid == 0
 
     def floor(self, request: Request) -> int | None:
         """The retention floor f = c* - W of STATE.md section 4."""
@@ -210,7 +230,24 @@ class Reuse:
         if request.lease is None or request.lease.kept is None or request.pinned:
             return False
         self.tree.drop_floor(request.lease)
+        self.tally.floor_dropped()
         return True
+
+    def retained_pages(self, request: Request, below: int) -> int:
+        """Window pages below page `below` that stay for a later match: in the request's table, or pinned in the tree.
+
+        The table has been swept: it has no other pages down there.
+        """
+        assert request.tables is not None
+        window, lease = request.tables.window, request.lease
+        pages = {index for index in range(request.tables.window_first, below) if window[index] is not None}
+        if lease is not None:
+            pages.update(node.pages - 1 for node in lease.kept_window if node.pages <= below)
+        return len(pages)
+
+    def check_retained(self, request: Request, below: int) -> None:
+        """Asserts that what is counted of those is so."""
+        assert self.tally.retained(request.handle) == self.retained_pages(request, below)
 
     def uses(self, request: Request, index: int) -> bool:
         """Whether window page `index` of the request's table is the tree's."""
@@ -226,10 +263,17 @@ class Reuse:
         assert request.lease is not None
         self.tree.release(request.lease)
         request.lease = None
+        self.tally.retains(request.handle, 0)
 
     def evict(self, component: ComponentName, count: int) -> int:
         """Frees at least `count` cached units, or as many as can go; returns how many."""
         return self.tree.forest.evict(component, count)
+
+
+def _room(lease: Lease, keys: Sequence[bytes], pages: int, spare: Spare) -> int:
+    """How many pages of others may come to be pinned, asked for only where the tree has some."""
+    anchor = lease.anchor
+    return spare() if anchor.pages < pages and keys[anchor.pages] in anchor.children else 0
 
 
 def _is_short_of(request: Request, depth: int) -> bool:

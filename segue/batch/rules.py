@@ -29,9 +29,40 @@ def require_servable(spec: GenerateSpec, vocab_size: int, stop_ids: frozenset[in
             f"request {spec.request_id}: deadline_s is {spec.deadline_s}, at most {DEADLINE_S_MAX} is served",
             param="deadline_s",
         )
-    if len(spec.emitted) >= spec.sampling.max_tokens:
+    _require_scorable(spec)
+    if len(spec.emitted) >= max(spec.sampling.max_tokens, 1):
         raise InvalidRequest(
             f"request {spec.request_id}: {len(spec.emitted)} tokens are emitted already, "
             f"max_tokens is {spec.sampling.max_tokens}",
             param="max_tokens",
+        )
+
+
+def require_output(spec: GenerateSpec) -> None:
+    """Raises InvalidRequest for a prompt that is scored: its state is not handed over."""
+    if spec.score_from is not None:
+        raise InvalidRequest(
+            f"request {spec.request_id}: a prompt is scored by the worker that puts out its tokens, not by one that "
+            "computes prompts for others",
+            param="score_from",
+        )
+
+
+def _require_scorable(spec: GenerateSpec) -> None:
+    if spec.score_from is None:
+        if spec.sampling.max_tokens == 0:
+            raise InvalidRequest(
+                f"request {spec.request_id}: max_tokens is 0 and the prompt is not to be scored, nothing is asked for",
+                param="max_tokens",
+            )
+        return
+    if not 0 <= spec.score_from < len(spec.prompt) - 1:
+        raise InvalidRequest(
+            f"request {spec.request_id}: no token of a prompt of {len(spec.prompt)} is behind position "
+            f"{spec.score_from}, there is none to score",
+            param="score_from",
+        )
+    if spec.sampling.logprobs is None:
+        raise InvalidRequest(
+            f"request {spec.request_id}: a prompt is to be scored and logprobs are not asked for", param="logprobs"
         )

@@ -29,6 +29,7 @@ class SamplingParams:
     `seed` is always set (the router draws one when the client gives none); choice k has its own noise by `choice`.
     `temperature` 0 is greedy. `top_k` 0 and `top_p` 1 and `min_p` 0 mean off. `logprobs` None means none wanted,
     otherwise the number of alternatives beside the chosen token. `stop_token_ids` end the output and are kept in it.
+    `max_tokens` 0 is for prompts that are scored only.
     """
 
     seed: int
@@ -58,7 +59,7 @@ class SamplingParams:
         _within("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
         _within("seed", self.seed, 0, SEED_LIMIT - 1)
         _within("choice", self.choice, 0, 2**16 - 1)
-        _within("max_tokens", self.max_tokens, 1, 2**31 - 1)
+        _within("max_tokens", self.max_tokens, 0, 2**31 - 1)
         _within("min_tokens", self.min_tokens, 0, self.max_tokens)
         if self.logprobs is not None:
             _within("logprobs", self.logprobs, 0, MAX_TOP_LOGPROBS)

@@ -26,13 +26,17 @@ KERNEL_CHUNK = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerLimits:
-    """Bounds of one worker: running and waiting requests, tokens of a step and of one request's chunk, page size."""
+    """Bounds of one worker: running and waiting requests, tokens of a step and of one request's chunk, page size.
+
+    `scored_tokens` bounds the positions of a step from which prompt tokens are scored: each has logits of its own.
+    """
 
     max_running: int
     max_waiting: int
     step_tokens: int
     chunk_tokens: int
     page_tokens: int
+    scored_tokens: int = 512
 
     @property
     def grid(self) -> int:
@@ -80,7 +84,7 @@ class Scheduler:
         """Takes a request out, wherever it is, and releases all that it owns. No step with it may be in flight."""
         if request in self._running:
             if request.phase is Phase.FINISHED:
-                self._holdings.publish_ended(request, self._spare())
+                self._holdings.publish_ended(request, self._spare)
             self._running.remove(request)
             self._holdings.release(request)
         elif request in self._waiting:
@@ -96,12 +100,12 @@ class Scheduler:
         assert request.tables is not None
         self.incoming.drop(request)
         self._running.append(request)
-        self._holdings.publish_received(request, self._spare())
+        self._holdings.publish_received(request, self._spare)
 
     def receive_checkpoint(self, request: Request, rows: Sequence[UnitRow], depth: int) -> None:
         """The prompt checkpoint has followed the state of a request that may have ended meanwhile."""
         assert request in self._running
-        self._holdings.receive_checkpoint(request, rows, depth, self._spare())
+        self._holdings.receive_checkpoint(request, rows, depth, self._spare)
 
     def take_due(self) -> list[Request]:
         """Queued prompts whose receivers are to be asked now; nothing to ask where whoever is queued may start."""
@@ -123,23 +127,30 @@ class Scheduler:
     def plan(self) -> StepPlan | None:
         """The next step, with pages and slots for all its rows allocated; None when there is nothing to compute."""
         self._admit()
-        budget = self._limits.step_tokens
-        rows: list[StepRow] = []
+        budget, scorable = self._limits.step_tokens, self._limits.scored_tokens
+        # Rows are many, and to look a phase up costs as much as to compare ten.
+        decoding, extending = Phase.DECODING, Phase.EXTENDING
+        rows = [StepRow(one, one.computed, 1, True, True) for one in self._running if one.phase is decoding]
+        budget -= len(rows)
         for request in self._running:
-            if request.phase is Phase.DECODING:
-                rows.append(StepRow(request, request.computed, 1, decode=True, samples=True))
-                budget -= 1
-        for request in self._running:
-            if request.phase is Phase.EXTENDING and (count := self._chunk(request, budget)) > 0:
-                samples = request.computed + count == request.known_len
+            if request.phase is extending and (count := self._chunk(request, budget, scorable)) > 0:
+                samples = request.computed + count == request.known_len and not request.ends_with_prompt
                 rows.append(StepRow(request, request.computed, count, decode=False, samples=samples))
                 budget -= count
+                scorable -= len(rows[-1].scored)
         if not rows:
             return None
+        # A row that decodes needs a page only where one begins, and leaves a checkpoint only where one ends.
+        page = self._limits.page_tokens
         for row in rows:
-            self._holdings.grow(row.request, row.depth)
+            if not row.decode or row.start % page == 0:
+                self._holdings.grow(row.request, row.depth)
         self._steps += 1
-        return StepPlan(self._steps, tuple(self._with_checkpoint(row) for row in rows))
+        within = [row.decode and (row.start + 1) % page for row in rows]
+        return StepPlan(
+            self._steps,
+            tuple(row if quiet else self._with_checkpoint(row) for row, quiet in zip(rows, within, strict=True)),
+        )
 
     def _with_checkpoint(self, row: StepRow) -> StepRow:
         slot = self._holdings.take_checkpoint(row.request, row.depth, decode=row.decode)
@@ -177,14 +188,17 @@ class Scheduler:
         if waiting >= self._limits.max_waiting:
             raise QueueFull(f"{waiting} requests wait already, the queue holds {self._limits.max_waiting}; retry later")
 
-    def _chunk(self, request: Request, budget: int) -> int:
-        """Tokens of the request's next chunk.
+    def _chunk(self, request: Request, budget: int, scorable: int) -> int:
+        """Tokens of the request's next chunk, of which `scorable` may be scored.
 
         To the end or the next checkpoint, or to a grid point if one is within reach, or as far as it goes.
         """
         end = min((stop for stop in request.stops if stop > request.computed), default=request.known_len)
         missing = end - request.computed
         count = min(missing, self._limits.chunk_tokens, budget)
+        scored = request.scored(request.computed, request.computed + count)
+        if len(scored) > scorable:
+            count = scored.start + scorable - request.computed
         if count <= 0 or count == missing:
             return max(0, count)
         on_grid = (request.computed + count) // self._limits.grid * self._limits.grid - request.computed

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from segue.batch.request import EmittedToken, Request
+from segue.batch.scores import Scores
 from segue.ids import Slot
 
 IntArray = npt.NDArray[np.int64]
@@ -38,6 +39,11 @@ class StepRow:
         """Computed length once this step is committed."""
         return self.start + self.count
 
+    @property
+    def scored(self) -> range:
+        """The row's positions whose logits score a prompt token."""
+        return self.request.scored(self.start, self.depth)
+
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
@@ -50,6 +56,11 @@ class StepPlan:
         assert self.rows, "an empty step is not launched"
         kinds = [row.decode for row in self.rows]
         assert kinds == sorted(kinds, reverse=True), "decode rows come first"
+
+    @property
+    def scored_rows(self) -> tuple[StepRow, ...]:
+        """Rows that score prompt tokens."""
+        return tuple(row for row in self.rows if row.scored)
 
     @property
     def token_count(self) -> int:
@@ -71,12 +82,13 @@ class TopLogprobs:
 class StepOutput:
     """Result of a forward: one entry per sampling row, in row order.
 
-    `logprobs` are of the chosen tokens (0 if unasked).
+    `logprobs` are of the chosen tokens (0 if unasked). `scores` has one entry per row that scores, in row order.
     """
 
     token_ids: IntArray
     logprobs: FloatArray
     top: TopLogprobs | None
+    scores: tuple[Scores, ...] = ()
 
     def token(self, index: int, wanted: int | None) -> EmittedToken:
         """The token of sampling row `index`, with so many alternatives as were `wanted`; None: not even its logprob."""

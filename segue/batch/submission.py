@@ -13,6 +13,8 @@ class GenerateSpec:
     `emitted` is output that the client already has (a continuation): positions, penalties and the budget count it, and
     it is never sampled again. `deadline_s` is the remaining time from now. `extension` is opaque and travels with the
     request. `prefill_address` (host:port) is the worker that computes the prompt; empty where the one asked does it.
+    With `score_from` the prompt is scored: logprobs of its tokens behind that position are wanted, with as many
+    alternatives as `sampling.logprobs` says, and nothing from that position on is reused.
     """
 
     router_id: RouterId
@@ -26,3 +28,4 @@ class GenerateSpec:
     extension: bytes = b""
     cache_salt: str = ""
     prefill_address: str = ""
+    score_from: int | None = None

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from segue.cache.node import Node
+from segue.ids import Slot
 from segue.state.spec import ComponentName
 
 
@@ -23,3 +24,9 @@ class Match:
     def resumable(self) -> tuple[Node, ...]:
         """The nodes down to the resumable depth."""
         return self.path[: self.resumable_pages]
+
+    @property
+    def checkpoint(self) -> Slot | None:
+        """The state after the resumable tokens; None where nothing is resumed, or nothing recurrent."""
+        slot = self.path[self.resumable_pages - 1].checkpoint if self.resumable_pages else None
+        return None if slot is None else Slot(slot)

@@ -112,9 +112,16 @@ class PrefixTree:
         lease = self._lease(match.salt, match.path)
         if match.path:
             self.forest.touch(match.path[-1], resumed=False)
-        if match.resumable_pages and self.shape.recurrent:
-            self._keep(lease, match.resumable[-1])
         return lease
+
+    def keep_deepest(self, lease: Lease) -> None:
+        """The request runs now: the deepest checkpoint on its path is what it can be matched at."""
+        if not self.shape.recurrent or lease.kept is not None:
+            return
+        for node in lease.anchor.up(lease.anchor.pages):
+            if node.checkpoint is not None:
+                self._keep(lease, node)
+                return
 
     def release(self, lease: Lease) -> None:
         """The request is over. What it published stays until memory is short."""
@@ -166,7 +173,7 @@ class PrefixTree:
             self._publish_windows(lease, tables, self.forest.window_nodes(node))
             self.forest.set_checkpoint(node, slot)
             self.counts.taken += 1
-        else:
+        elif node is not lease.kept:
             self.counts.duplicates += 1
         if lease.kept is None or lease.kept.pages < node.pages:
             self._keep(lease, node)

@@ -22,6 +22,8 @@ def assemble_step(
 ) -> StepContext:
     """Every row's request owns the pages and the slot that the row needs; of the tables only what the row touches is
     taken.
+
+    The logits wanted are those of the sampling rows, in row order, and behind them those of the scored positions.
     """
     rows = plan.rows
     window = state.window
@@ -47,6 +49,11 @@ def assemble_step(
         live = [_live(table, *span) for table, span in zip(tables, zip(first, stops, strict=True), strict=True)]
     slots = np.array([_slot(table) for table in tables] if uses_ssm_state(state) else [], dtype=np.int64)
     samples = starts[1:][[row.samples for row in rows]] - 1
+    scored = [
+        np.arange(row.scored.start, row.scored.stop, dtype=np.int64) - row.start + start
+        for row, start in zip(rows, starts[:-1], strict=True)
+        if row.scored
+    ]
 
     def tensor(values: IntArray) -> torch.Tensor:
         return torch.from_numpy(values).to(device)
@@ -63,7 +70,7 @@ def assemble_step(
         window_pages=tensor(_padded(live, len(rows))),
         window_first=tuple(first),
         slots=tensor(slots),
-        logit_rows=tensor(samples),
+        logit_rows=tensor(np.concatenate([samples, *scored])),
     )
 
 

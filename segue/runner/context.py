@@ -34,7 +34,7 @@ class StepContext:
     window_pages: torch.Tensor  # [R, pages] int64
     window_first: tuple[int, ...]  # R
     slots: torch.Tensor  # [R] int64
-    logit_rows: torch.Tensor  # [S] int64, token indices in [0, T) whose logits are wanted
+    logit_rows: torch.Tensor  # [S] int64, token indices in [0, T) whose logits are wanted, in any order
 
     @property
     def row_count(self) -> int:

@@ -14,13 +14,12 @@ def first_window_page(tail: int, window: int, page_tokens: int) -> int:
     return max(0, tail - window) // page_tokens
 
 
-def retained_pages_max(window: int, interval: int, page_tokens: int) -> int:
-    """Most window pages one request holds below its tail for the sake of its newest checkpoint.
+def retained_pages_max(window: int, page_tokens: int) -> int:
+    """Most window pages one request holds below its tail for its newest checkpoint: what meets [c* - W, c*).
 
-    Those meet [c* - W, c*), and what of that lies below [c - W, c) is at most W positions, and at most as many as the
-    tail is ahead of c*: the track interval.
+    While checkpoints come in time the two ranges meet, and it is less; one that is skipped or late must not matter.
     """
-    return page_count(min(window, interval), page_tokens) + 1 if window else 0
+    return page_count(window, page_tokens) + 1 if window else 0
 
 
 SLOTS_EACH = 3

@@ -78,8 +78,8 @@ def plan_memory(
             running = window_pages_max(state.window, 1, layout.tokens)
             below = 0
             if cached is not None and cached.recurrent:
-                below = retained_pages_max(state.window, cached.interval, layout.tokens)
-            running = min(running + below, page_count(max_len, layout.tokens))
+                below = retained_pages_max(state.window, layout.tokens)
+            running = min(running + below, (2 if below else 1) * page_count(max_len, layout.tokens))
             chunks = page_count(step_tokens, layout.tokens) + max_running
             units = max_running * running + chunks + 1
             why = (

@@ -19,6 +19,8 @@ class StateTables:
     slot: Slot | None = None
     swept: tuple[int, int | None] = (0, None)
     """First page within the window, and the floor, for which the table was last rid of what lies outside."""
+    quiet_until: int = 0
+    """Computed length before which decoding leaves nothing outside, as long as the floor stays."""
 
     def live_window_pages(self) -> list[Page]:
         """The window pages still owned, in position order."""

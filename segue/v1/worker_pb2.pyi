@@ -93,7 +93,7 @@ class Sampling(_message.Message):
     def __init__(self, seed: _Optional[int] = ..., choice: _Optional[int] = ..., temperature: _Optional[float] = ..., top_p: _Optional[float] = ..., top_k: _Optional[int] = ..., min_p: _Optional[float] = ..., repetition_penalty: _Optional[float] = ..., presence_penalty: _Optional[float] = ..., frequency_penalty: _Optional[float] = ..., logit_bias: _Optional[_Iterable[_Union[LogitBias, _Mapping]]] = ..., logprobs: _Optional[int] = ..., max_tokens: _Optional[int] = ..., min_tokens: _Optional[int] = ..., ignore_eos: _Optional[bool] = ..., stop_token_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class GenerateRequest(_message.Message):
-    __slots__ = ("router_id", "request_id", "attempt", "prompt", "emitted", "sampling", "priority", "deadline_s", "extension", "cache_salt", "prefill_address")
+    __slots__ = ("router_id", "request_id", "attempt", "prompt", "emitted", "sampling", "priority", "deadline_s", "extension", "cache_salt", "prefill_address", "score_from")
     ROUTER_ID_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
@@ -105,6 +105,7 @@ class GenerateRequest(_message.Message):
     EXTENSION_FIELD_NUMBER: _ClassVar[int]
     CACHE_SALT_FIELD_NUMBER: _ClassVar[int]
     PREFILL_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    SCORE_FROM_FIELD_NUMBER: _ClassVar[int]
     router_id: str
     request_id: str
     attempt: int
@@ -116,7 +117,8 @@ class GenerateRequest(_message.Message):
     extension: bytes
     cache_salt: str
     prefill_address: str
-    def __init__(self, router_id: _Optional[str] = ..., request_id: _Optional[str] = ..., attempt: _Optional[int] = ..., prompt: _Optional[_Iterable[int]] = ..., emitted: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., priority: _Optional[int] = ..., deadline_s: _Optional[float] = ..., extension: _Optional[bytes] = ..., cache_salt: _Optional[str] = ..., prefill_address: _Optional[str] = ...) -> None: ...
+    score_from: int
+    def __init__(self, router_id: _Optional[str] = ..., request_id: _Optional[str] = ..., attempt: _Optional[int] = ..., prompt: _Optional[_Iterable[int]] = ..., emitted: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., priority: _Optional[int] = ..., deadline_s: _Optional[float] = ..., extension: _Optional[bytes] = ..., cache_salt: _Optional[str] = ..., prefill_address: _Optional[str] = ..., score_from: _Optional[int] = ...) -> None: ...
 
 class GenerateReply(_message.Message):
     __slots__ = ("handle",)
@@ -147,14 +149,16 @@ class Attach(_message.Message):
     def __init__(self, router_id: _Optional[str] = ..., protocol_version: _Optional[int] = ..., resume: _Optional[_Iterable[_Union[Resume, _Mapping]]] = ...) -> None: ...
 
 class Resume(_message.Message):
-    __slots__ = ("handle", "attempt", "next_index")
+    __slots__ = ("handle", "attempt", "next_index", "next_position")
     HANDLE_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     NEXT_INDEX_FIELD_NUMBER: _ClassVar[int]
+    NEXT_POSITION_FIELD_NUMBER: _ClassVar[int]
     handle: int
     attempt: int
     next_index: int
-    def __init__(self, handle: _Optional[int] = ..., attempt: _Optional[int] = ..., next_index: _Optional[int] = ...) -> None: ...
+    next_position: int
+    def __init__(self, handle: _Optional[int] = ..., attempt: _Optional[int] = ..., next_index: _Optional[int] = ..., next_position: _Optional[int] = ...) -> None: ...
 
 class Cancel(_message.Message):
     __slots__ = ("handle", "attempt")
@@ -199,7 +203,7 @@ class Attached(_message.Message):
     def __init__(self, worker_id: _Optional[str] = ..., unknown: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Step(_message.Message):
-    __slots__ = ("number", "handle", "attempt", "index", "token_id", "logprob", "top_count", "top_token_id", "top_logprob", "finished")
+    __slots__ = ("number", "handle", "attempt", "index", "token_id", "logprob", "top_count", "top_token_id", "top_logprob", "finished", "scores")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     HANDLE_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
@@ -210,6 +214,7 @@ class Step(_message.Message):
     TOP_TOKEN_ID_FIELD_NUMBER: _ClassVar[int]
     TOP_LOGPROB_FIELD_NUMBER: _ClassVar[int]
     FINISHED_FIELD_NUMBER: _ClassVar[int]
+    SCORES_FIELD_NUMBER: _ClassVar[int]
     number: int
     handle: _containers.RepeatedScalarFieldContainer[int]
     attempt: _containers.RepeatedScalarFieldContainer[int]
@@ -220,7 +225,26 @@ class Step(_message.Message):
     top_token_id: _containers.RepeatedScalarFieldContainer[int]
     top_logprob: _containers.RepeatedScalarFieldContainer[float]
     finished: _containers.RepeatedCompositeFieldContainer[Finished]
-    def __init__(self, number: _Optional[int] = ..., handle: _Optional[_Iterable[int]] = ..., attempt: _Optional[_Iterable[int]] = ..., index: _Optional[_Iterable[int]] = ..., token_id: _Optional[_Iterable[int]] = ..., logprob: _Optional[_Iterable[float]] = ..., top_count: _Optional[_Iterable[int]] = ..., top_token_id: _Optional[_Iterable[int]] = ..., top_logprob: _Optional[_Iterable[float]] = ..., finished: _Optional[_Iterable[_Union[Finished, _Mapping]]] = ...) -> None: ...
+    scores: _containers.RepeatedCompositeFieldContainer[PromptScores]
+    def __init__(self, number: _Optional[int] = ..., handle: _Optional[_Iterable[int]] = ..., attempt: _Optional[_Iterable[int]] = ..., index: _Optional[_Iterable[int]] = ..., token_id: _Optional[_Iterable[int]] = ..., logprob: _Optional[_Iterable[float]] = ..., top_count: _Optional[_Iterable[int]] = ..., top_token_id: _Optional[_Iterable[int]] = ..., top_logprob: _Optional[_Iterable[float]] = ..., finished: _Optional[_Iterable[_Union[Finished, _Mapping]]] = ..., scores: _Optional[_Iterable[_Union[PromptScores, _Mapping]]] = ...) -> None: ...
+
+class PromptScores(_message.Message):
+    __slots__ = ("handle", "attempt", "first", "logprob", "top_count", "top_token_id", "top_logprob")
+    HANDLE_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    LOGPROB_FIELD_NUMBER: _ClassVar[int]
+    TOP_COUNT_FIELD_NUMBER: _ClassVar[int]
+    TOP_TOKEN_ID_FIELD_NUMBER: _ClassVar[int]
+    TOP_LOGPROB_FIELD_NUMBER: _ClassVar[int]
+    handle: int
+    attempt: int
+    first: int
+    logprob: _containers.RepeatedScalarFieldContainer[float]
+    top_count: int
+    top_token_id: _containers.RepeatedScalarFieldContainer[int]
+    top_logprob: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, handle: _Optional[int] = ..., attempt: _Optional[int] = ..., first: _Optional[int] = ..., logprob: _Optional[_Iterable[float]] = ..., top_count: _Optional[int] = ..., top_token_id: _Optional[_Iterable[int]] = ..., top_logprob: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class Finished(_message.Message):
     __slots__ = ("handle", "attempt", "reason", "usage", "error")
@@ -281,8 +305,7 @@ class PoolStatus(_message.Message):
     def __init__(self, component: _Optional[str] = ..., capacity: _Optional[int] = ..., free: _Optional[int] = ..., held: _Optional[int] = ..., cached: _Optional[int] = ..., reserved: _Optional[int] = ..., quarantined: _Optional[int] = ..., sink: _Optional[int] = ..., unit_bytes: _Optional[int] = ...) -> None: ...
 
 class WorkerStatus(_message.Message):
-    __slots__ = ("worker_id", "ready", "running", "waiting", "steps", "generated_tokens", "prefill_tokens", "pools", "unpromised", "promised", "transfers")
-    WORKER_ID_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("ready", "running", "waiting", "steps", "generated_tokens", "prefill_tokens", "pools", "unpromised", "promised", "transfers", "cache", "worker_id")
     READY_FIELD_NUMBER: _ClassVar[int]
     RUNNING_FIELD_NUMBER: _ClassVar[int]
     WAITING_FIELD_NUMBER: _ClassVar[int]
@@ -293,7 +316,8 @@ class WorkerStatus(_message.Message):
     UNPROMISED_FIELD_NUMBER: _ClassVar[int]
     PROMISED_FIELD_NUMBER: _ClassVar[int]
     TRANSFERS_FIELD_NUMBER: _ClassVar[int]
-    worker_id: str
+    CACHE_FIELD_NUMBER: _ClassVar[int]
+    WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     ready: bool
     running: int
     waiting: int
@@ -304,7 +328,49 @@ class WorkerStatus(_message.Message):
     unpromised: int
     promised: int
     transfers: Transfers
-    def __init__(self, worker_id: _Optional[str] = ..., ready: _Optional[bool] = ..., running: _Optional[int] = ..., waiting: _Optional[int] = ..., steps: _Optional[int] = ..., generated_tokens: _Optional[int] = ..., prefill_tokens: _Optional[int] = ..., pools: _Optional[_Iterable[_Union[PoolStatus, _Mapping]]] = ..., unpromised: _Optional[int] = ..., promised: _Optional[int] = ..., transfers: _Optional[_Union[Transfers, _Mapping]] = ...) -> None: ...
+    cache: Cache
+    worker_id: str
+    def __init__(self, ready: _Optional[bool] = ..., running: _Optional[int] = ..., waiting: _Optional[int] = ..., steps: _Optional[int] = ..., generated_tokens: _Optional[int] = ..., prefill_tokens: _Optional[int] = ..., pools: _Optional[_Iterable[_Union[PoolStatus, _Mapping]]] = ..., unpromised: _Optional[int] = ..., promised: _Optional[int] = ..., transfers: _Optional[_Union[Transfers, _Mapping]] = ..., cache: _Optional[_Union[Cache, _Mapping]] = ..., worker_id: _Optional[str] = ...) -> None: ...
+
+class Cache(_message.Message):
+    __slots__ = ("looked_up_tokens", "hits", "checkpoints_taken", "checkpoints_duplicate", "checkpoints_skipped", "checkpoints_evicted", "checkpoints_resumed", "floors_dropped", "floor_tokens", "floor_tokens_max", "floor_tokens_decoding", "decode_rows", "prompts_extended", "prompts_sent")
+    LOOKED_UP_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    HITS_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINTS_TAKEN_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINTS_DUPLICATE_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINTS_SKIPPED_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINTS_EVICTED_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINTS_RESUMED_FIELD_NUMBER: _ClassVar[int]
+    FLOORS_DROPPED_FIELD_NUMBER: _ClassVar[int]
+    FLOOR_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    FLOOR_TOKENS_MAX_FIELD_NUMBER: _ClassVar[int]
+    FLOOR_TOKENS_DECODING_FIELD_NUMBER: _ClassVar[int]
+    DECODE_ROWS_FIELD_NUMBER: _ClassVar[int]
+    PROMPTS_EXTENDED_FIELD_NUMBER: _ClassVar[int]
+    PROMPTS_SENT_FIELD_NUMBER: _ClassVar[int]
+    looked_up_tokens: int
+    hits: _containers.RepeatedCompositeFieldContainer[CacheHits]
+    checkpoints_taken: int
+    checkpoints_duplicate: int
+    checkpoints_skipped: int
+    checkpoints_evicted: int
+    checkpoints_resumed: int
+    floors_dropped: int
+    floor_tokens: int
+    floor_tokens_max: int
+    floor_tokens_decoding: int
+    decode_rows: int
+    prompts_extended: int
+    prompts_sent: int
+    def __init__(self, looked_up_tokens: _Optional[int] = ..., hits: _Optional[_Iterable[_Union[CacheHits, _Mapping]]] = ..., checkpoints_taken: _Optional[int] = ..., checkpoints_duplicate: _Optional[int] = ..., checkpoints_skipped: _Optional[int] = ..., checkpoints_evicted: _Optional[int] = ..., checkpoints_resumed: _Optional[int] = ..., floors_dropped: _Optional[int] = ..., floor_tokens: _Optional[int] = ..., floor_tokens_max: _Optional[int] = ..., floor_tokens_decoding: _Optional[int] = ..., decode_rows: _Optional[int] = ..., prompts_extended: _Optional[int] = ..., prompts_sent: _Optional[int] = ...) -> None: ...
+
+class CacheHits(_message.Message):
+    __slots__ = ("limited_by", "tokens")
+    LIMITED_BY_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    limited_by: str
+    tokens: int
+    def __init__(self, limited_by: _Optional[str] = ..., tokens: _Optional[int] = ...) -> None: ...
 
 class Transfers(_message.Message):
     __slots__ = ("count", "latency_s", "bytes", "speed_gb_s")

@@ -3,7 +3,7 @@
 from segue.batch.sampling import SamplingDefaults, SamplingParams
 from segue.ids import RequestId, RouterId, WorkerId
 from segue.v1 import worker_pb2 as pb
-from segue.wire.values import GenerateSpec, PoolStatus, Transfers, WorkerDescription, WorkerStatus
+from segue.wire.values import GenerateSpec, WorkerDescription
 
 
 def sampling_to_proto(params: SamplingParams) -> pb.Sampling:
@@ -60,6 +60,7 @@ def generate_to_proto(spec: GenerateSpec) -> pb.GenerateRequest:
         extension=spec.extension,
         cache_salt=spec.cache_salt,
         prefill_address=spec.prefill_address,
+        score_from=spec.score_from,
     )
 
 
@@ -77,6 +78,7 @@ def generate_from_proto(message: pb.GenerateRequest) -> GenerateSpec:
         extension=message.extension,
         cache_salt=message.cache_salt,
         prefill_address=message.prefill_address,
+        score_from=message.score_from if message.HasField("score_from") else None,
     )
 
 
@@ -120,73 +122,5 @@ def description_from_proto(message: pb.WorkerDescription) -> WorkerDescription:
             top_k=message.defaults.top_k,
             min_p=message.defaults.min_p,
             repetition_penalty=message.defaults.repetition_penalty,
-        ),
-    )
-
-
-def status_to_proto(value: WorkerStatus) -> pb.WorkerStatus:
-    return pb.WorkerStatus(
-        worker_id=value.worker_id,
-        ready=value.ready,
-        running=value.running,
-        waiting=value.waiting,
-        steps=value.steps,
-        generated_tokens=value.generated_tokens,
-        prefill_tokens=value.prefill_tokens,
-        unpromised=value.unpromised,
-        promised=value.promised,
-        transfers=pb.Transfers(
-            count=value.transfers.count,
-            latency_s=value.transfers.latency_s,
-            bytes=value.transfers.bytes,
-            speed_gb_s=value.transfers.speed_gb_s,
-        ),
-        pools=[
-            pb.PoolStatus(
-                component=pool.component,
-                capacity=pool.capacity,
-                free=pool.free,
-                held=pool.held,
-                cached=pool.cached,
-                reserved=pool.reserved,
-                quarantined=pool.quarantined,
-                sink=pool.sink,
-                unit_bytes=pool.unit_bytes,
-            )
-            for pool in value.pools
-        ],
-    )
-
-
-def status_from_proto(message: pb.WorkerStatus) -> WorkerStatus:
-    return WorkerStatus(
-        worker_id=WorkerId(message.worker_id),
-        ready=message.ready,
-        running=message.running,
-        waiting=message.waiting,
-        steps=message.steps,
-        generated_tokens=message.generated_tokens,
-        prefill_tokens=message.prefill_tokens,
-        unpromised=message.unpromised,
-        promised=message.promised,
-        transfers=Transfers(
-            message.transfers.count,
-            message.transfers.latency_s,
-            message.transfers.bytes,
-            message.transfers.speed_gb_s,
-        ),
-        pools=tuple(
-            PoolStatus(
-                component=pool.component,
-                capacity=pool.capacity,
-                free=pool.free,
-                held=pool.held,
-                cached=pool.cached,
-                reserved=pool.reserved,
-                quarantined=pool.quarantined,
-                sink=pool.sink,
-                unit_bytes=pool.unit_bytes,
-            )
-            for pool in message.pools
         ),
     )

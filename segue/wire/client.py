@@ -10,10 +10,11 @@ from segue.errors import WorkerUnavailable
 from segue.ids import Handle
 from segue.v1 import worker_pb2 as pb
 from segue.v1.worker_pb2_grpc import WorkerStub
-from segue.wire.calls import description_from_proto, generate_to_proto, status_from_proto
+from segue.wire.calls import description_from_proto, generate_to_proto
 from segue.wire.channel import PLAIN, TlsConfig, open_channel
 from segue.wire.faults import error_from_rpc
 from segue.wire.session import router_message_to_proto, worker_message_from_proto
+from segue.wire.status import status_from_proto
 from segue.wire.values import GenerateSpec, RouterMessage, WorkerDescription, WorkerMessage, WorkerStatus
 
 T = TypeVar("T")

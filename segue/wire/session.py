@@ -15,8 +15,10 @@ from segue.wire.values import (
     Ended,
     Finish,
     Heartbeat,
+    PromptScores,
     Resume,
     RouterMessage,
+    Scores,
     StepNews,
     Top,
     Usage,
@@ -29,7 +31,10 @@ _REASONS = {reason.value: reason for reason in FinishReason}
 def router_message_to_proto(value: RouterMessage) -> pb.RouterMessage:
     match value:
         case Attach():
-            resume = [pb.Resume(handle=r.handle, attempt=r.attempt, next_index=r.next_index) for r in value.resume]
+            resume = [
+                pb.Resume(handle=r.handle, attempt=r.attempt, next_index=r.next_index, next_position=r.next_position)
+                for r in value.resume
+            ]
             return pb.RouterMessage(
                 attach=pb.Attach(router_id=value.router_id, protocol_version=value.protocol_version, resume=resume)
             )
@@ -46,7 +51,7 @@ def router_message_from_proto(message: pb.RouterMessage) -> RouterMessage:
     match message.WhichOneof("kind"):
         case "attach":
             attach = message.attach
-            resume = tuple(Resume(Handle(r.handle), r.attempt, r.next_index) for r in attach.resume)
+            resume = tuple(Resume(Handle(r.handle), r.attempt, r.next_index, r.next_position) for r in attach.resume)
             return Attach(RouterId(attach.router_id), resume, attach.protocol_version)
         case "cancel":
             return Cancel(Handle(message.cancel.handle), message.cancel.attempt)
@@ -93,6 +98,7 @@ def _step_to_proto(news: StepNews) -> pb.Step:
         top_token_id=[token for top in news.tops for token, _ in top],
         top_logprob=[logprob for top in news.tops for _, logprob in top],
         finished=[_ended_to_proto(ended) for ended in news.ended],
+        scores=[_scores_to_proto(scores) for scores in news.scores],
     )
 
 
@@ -113,6 +119,7 @@ def _step_from_proto(step: pb.Step) -> StepNews:
         list(step.logprob),
         _tops(step) if step.top_count else (),
         [_ended_from_proto(finished) for finished in step.finished],
+        [_scores_from_proto(scores) for scores in step.scores],
     )
 
 
@@ -123,6 +130,28 @@ def _tops(step: pb.Step) -> Sequence[Top]:
     if ends[-1] != len(step.top_token_id) or ends[-1] != len(step.top_logprob):
         raise WorkerUnavailable(f"step {step.number} of a worker has alternatives that its counts do not cover")
     return [tuple(flat[end - count : end]) for end, count in zip(ends, step.top_count, strict=True)]
+
+
+def _scores_to_proto(value: PromptScores) -> pb.PromptScores:
+    scores = value.scores
+    return pb.PromptScores(
+        handle=value.handle,
+        attempt=value.attempt,
+        first=scores.first,
+        logprob=scores.logprobs,
+        top_count=len(scores.tops[0]) if scores.tops else 0,
+        top_token_id=[token for top in scores.tops for token, _ in top],
+        top_logprob=[logprob for top in scores.tops for _, logprob in top],
+    )
+
+
+def _scores_from_proto(message: pb.PromptScores) -> PromptScores:
+    count, width = len(message.logprob), message.top_count
+    if len(message.top_token_id) != count * width or len(message.top_logprob) != count * width:
+        raise WorkerUnavailable("a worker sent scores of a prompt with alternatives that their count does not cover")
+    flat = list(zip(message.top_token_id, message.top_logprob, strict=True))
+    tops = [tuple(flat[place * width : (place + 1) * width]) for place in range(count)]
+    return PromptScores(Handle(message.handle), message.attempt, Scores(message.first, list(message.logprob), tops))
 
 
 def _ended_to_proto(ended: Ended) -> pb.Finished:

@@ -9,21 +9,27 @@ from typing import TypeAlias
 
 from segue.batch.news import Ended, Usage
 from segue.batch.sampling import SamplingDefaults
+from segue.batch.scores import PromptScores, Scores, Top
 from segue.batch.submission import GenerateSpec
+from segue.cache.figures import CacheFigures, CacheHits
 from segue.ids import Handle, RouterId, WorkerId
 
 __all__ = [
     "PROTOCOL_VERSION",
     "Attach",
     "Attached",
+    "CacheFigures",
+    "CacheHits",
     "Cancel",
     "Ended",
     "Finish",
     "GenerateSpec",
     "Heartbeat",
     "PoolStatus",
+    "PromptScores",
     "Resume",
     "RouterMessage",
+    "Scores",
     "StepNews",
     "Top",
     "Transfers",
@@ -35,17 +41,18 @@ __all__ = [
 
 PROTOCOL_VERSION = 1
 
-Top: TypeAlias = tuple[tuple[int, float], ...]
-"""Alternatives of one output token as (token id, logprob), best first."""
-
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """A live choice at re-attachment; `next_index` is the first output index the router has not seen."""
+    """A live choice at re-attachment; `next_index` is the first output index the router has not seen.
+
+    `next_position` is the first prompt position whose score it has not seen, 0 for a prompt that is not scored.
+    """
 
     handle: Handle
     attempt: int
     next_index: int
+    next_position: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +102,7 @@ class StepNews:
 
     Entry i: choice `handles[i]`, try `attempts[i]`, has `token_ids[i]` at output index `indices[i]`; entries of one
     handle are in index order. `logprobs` and `tops` are empty when no entry asked for them, else as long as the rest.
+    `scores` are of prompts; those of a choice come in order, and before its first token.
     """
 
     number: int
@@ -105,6 +113,7 @@ class StepNews:
     logprobs: Sequence[float] = ()
     tops: Sequence[Top] = ()
     ended: Sequence[Ended] = field(default=())
+    scores: Sequence[PromptScores] = field(default=())
 
     def __post_init__(self) -> None:
         count = len(self.handles)
@@ -162,7 +171,7 @@ class Transfers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerStatus:
-    """Load of a worker and every one of its pools.
+    """Load of a worker, every one of its pools, and what came of its prefix cache.
 
     Of the waiting, `unpromised` await their state from another worker and have no room promised; `promised` ones have,
     and are not among the waiting.
@@ -179,6 +188,7 @@ class WorkerStatus:
     unpromised: int = 0
     promised: int = 0
     transfers: Transfers = Transfers()
+    cache: CacheFigures = field(default_factory=CacheFigures)
 
 
 RouterMessage: TypeAlias = Attach | Cancel | Finish | Heartbeat

@@ -98,7 +98,7 @@ def test_a_matched_checkpoint_is_not_evicted_for_the_slot_that_is_to_be_its_copy
     assert first.tables is not None
     assert first.tables.slot is not None
     slots.advance(first.tables.slot, 196, 0)
-    held.publish_ended(first, spare=0)
+    held.publish_ended(first, spare=lambda: 0)
     held.release(first)
     held.check([])
     busy, again = request(2), request(3)
@@ -111,4 +111,6 @@ def test_a_matched_checkpoint_is_not_evicted_for_the_slot_that_is_to_be_its_copy
     held.release(busy)
     held.admit(again)
     assert again.computed == 196
+    figures = held.cache_figures()
+    assert (figures.looked_up_tokens, figures.reused_tokens) == (3 * 200, 196), "who was refused looked up nothing"
     held.check([again])

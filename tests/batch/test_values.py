@@ -22,7 +22,7 @@ from segue.ids import Handle, RequestId
         ("repetition_penalty", 1e-309),
         ("presence_penalty", 2.5),
         ("frequency_penalty", float("inf")),
-        ("max_tokens", 0),
+        ("max_tokens", -1),
         ("min_tokens", 17),
         ("logprobs", 21),
         ("seed", -1),

@@ -108,6 +108,7 @@ class Worker:
         self._write(life, life.computed, len(tokens))
         # Window pages and the slot arrive whole, whatever of the full pages was here.
         self._write_windows(life, 0, len(tokens))
+        self.tree.keep_deepest(life.lease)
         return life
 
     def compute(self, life: Life, depth: int) -> None:

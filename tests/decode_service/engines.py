@@ -10,7 +10,8 @@ from segue.batch.admission import Admission
 from segue.batch.holdings import Holdings
 from segue.batch.sampling import SamplingDefaults
 from segue.batch.scheduler import Scheduler, SchedulerLimits
-from segue.batch.step import StepOutput, StepPlan
+from segue.batch.scores import Scores, Top
+from segue.batch.step import StepOutput, StepPlan, StepRow
 from segue.engine import Engine
 from segue.engine_facts import EngineFacts
 from segue.ids import Slot
@@ -60,7 +61,20 @@ class ScriptedRunner:
         self.steps += 1
         rows = [row.request for row in plan.rows if row.samples]
         tokens = [expected(request.prompt, len(request.output)) for request in rows]
-        return StepOutput(np.asarray(tokens, dtype=np.int64), np.full(len(tokens), -0.5, dtype=np.float32), None)
+        logprobs = np.full(len(tokens), -0.5, dtype=np.float32)
+        scores = tuple(_scores(row) for row in plan.scored_rows)
+        return StepOutput(np.asarray(tokens, dtype=np.int64), logprobs, None, scores)
+
+
+def expected_score(prompt: tuple[int, ...], position: int) -> tuple[float, Top]:
+    """What the scripted model makes of a prompt token: a multiple of 1/8, exact in every float."""
+    logprob = -(prompt[position] % 32) - position / 8
+    return logprob, ((prompt[position], logprob), (7, -position / 8))
+
+
+def _scores(row: StepRow) -> Scores:
+    found = [expected_score(row.request.prompt, position + 1) for position in row.scored]
+    return Scores(row.scored.start + 1, [logprob for logprob, _ in found], [top for _, top in found])
 
 
 def scripted(runner: ScriptedRunner, *, max_running: int = 8, max_waiting: int = 64) -> Loaded:

@@ -21,6 +21,7 @@ from segue.wire import (
     Resume,
     RouterMessage,
     StepNews,
+    Top,
     WorkerStatus,
     error_from_rpc,
     generate_to_proto,
@@ -41,6 +42,7 @@ def spec(
     max_tokens: int = 8,
     deadline_s: float | None = None,
     logprobs: int | None = None,
+    score_from: int | None = None,
 ) -> GenerateSpec:
     """A greedy request that runs to its budget."""
     return GenerateSpec(
@@ -51,6 +53,7 @@ def spec(
         emitted=emitted,
         sampling=SamplingParams(seed=1, temperature=0.0, max_tokens=max_tokens, logprobs=logprobs),
         deadline_s=deadline_s,
+        score_from=score_from,
     )
 
 
@@ -94,7 +97,10 @@ class RouterEnd:
 
 
 class Attachment:
-    """What one stream told, in order. Entries of a request are (attempt, index, token id)."""
+    """What one stream told, in order. Entries of a request are (attempt, index, token id).
+
+    `scores` are by position of the prompt, each told once.
+    """
 
     def __init__(self, call: grpc.aio.StreamStreamCall[pb.RouterMessage, pb.WorkerMessage]) -> None:
         self._call = call
@@ -103,6 +109,7 @@ class Attachment:
         self.messages: list[StepNews] = []
         self.tokens: dict[int, list[tuple[int, int, int]]] = {}
         self.ended: dict[int, Ended] = {}
+        self.scores: dict[int, dict[int, tuple[float, Top]]] = {}
 
     async def send(self, message: RouterMessage) -> None:
         await self._call.write(router_message_to_proto(message))
@@ -139,6 +146,12 @@ class Attachment:
                 self.beats += 1
             case StepNews() as news:
                 self.messages.append(news)
+                for of in news.scores:
+                    told = self.scores.setdefault(of.handle, {})
+                    for place, score in enumerate(zip(of.scores.logprobs, of.scores.tops, strict=True)):
+                        assert of.scores.first + place not in told, "a score was told twice"
+                        assert of.handle not in self.tokens, "a score came after a token"
+                        told[of.scores.first + place] = score
                 for handle, attempt, index, token in zip(
                     news.handles, news.attempts, news.indices, news.token_ids, strict=True
                 ):

@@ -5,8 +5,10 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 
-from decode_service.commands import Arrived, Asked, Fail, Progressed
+from decode_service.commands import Arrived, Asked, Fail, Progressed, Submit
 from decode_service.intake import Intake, Over, Reply
+from decode_service.station import DecodeStation
+from kv_transfer.hosting.config import TransferConfig
 from kv_transfer.plan import Side
 from kv_transfer.receiver import Receiver
 from kv_transfer.reservations import Reservations
@@ -225,3 +227,33 @@ def test_a_call_that_breaks_after_the_state_has_arrived_is_no_news(door: Door) -
     door.intake.failed(Fail(H1, 1, PeerLost("the call broke")))
     assert door.note_ended() == []
     assert door.engine.status().running == 1
+
+
+def test_a_sender_that_died_before_its_turn_costs_its_own_request_only(door: Door) -> None:
+    door.expect()
+    door.ask()
+    door.intake.peer_died(PEER)
+    (reply,) = door.turn()
+    assert reply == Reply(H1, Over(None))
+    assert door.counts() == {"full": (0, 0, 0), "recurrent": (0, 0, 0)}
+
+
+def test_what_a_late_request_was_promised_is_nobody_elses_before_its_sender_has_settled(door: Door) -> None:
+    station = DecodeStation(door.engine, door.intake, TransferConfig())
+    prompt = tuple(range(3, 83))
+    for handle, deadline_s in ((H1, 5.0), (H2, None)):
+        sampling = replace(spec("q").sampling, max_tokens=20)
+        asked = replace(
+            spec(f"q{handle}"), prompt=prompt, sampling=sampling, deadline_s=deadline_s, prefill_address="p"
+        )
+        station.apply(Submit(asked, handle))
+        station.apply(Asked(handle, 1, PEER, Shard(), Ask(1, len(prompt), None)))
+        station.turn()
+    assert door.counts()["full"][1] > 0
+    door.made.clock.now = 6.0
+    for _ in range(4):
+        station.turn()
+        station.check()
+    assert door.counts()["full"][1] == 0, "the second has no room while the first one's pages may be written"
+    assert door.counts()["full"][2] > 0
+    assert door.engine.status().unpromised == 1, "it waits"

@@ -8,6 +8,7 @@ from decode_service.host import Host
 from deploy.status import ask, table
 from kv_transfer.hosting.config import WorkerConfig
 from segue.errors import ConfigError, WorkerUnavailable
+from segue.wire import CacheFigures, CacheHits
 from segue.wire.channel import PLAIN, TlsConfig
 from tests.decode_service.engines import ScriptedRunner, scripted
 from tests.router.served import answer, served
@@ -20,9 +21,17 @@ async def test_a_worker_that_answers_and_one_that_does_not() -> None:
         head, up, down, _, reason, _ = table(await ask(router.url, PLAIN)).splitlines()
     assert head.split()[:4] == ["role", "worker", "address", "state"]
     assert up.split()[2:5] == [worker.address, "ready", "0"]
-    assert " / " in up
-    assert down.split() == ["?", "?", "127.0.0.1:1", "connecting", "0", "?", "?", "?"]
+    assert up.split()[-7:] == ["-", "full", "5", "+", "2", "/", "10"]
+    assert down.split() == ["?", "?", "127.0.0.1:1", "connecting", "0", "?", "?", "?", "?"]
     assert reason.startswith("127.0.0.1:1 says nothing of itself: ")
+
+
+async def test_of_what_was_looked_up_the_reused_share_is_shown_beside_what_is_cached() -> None:
+    async with FakeWorker(answer) as worker, served(worker) as router:
+        worker.cache = CacheFigures(looked_up_tokens=200, hits=(CacheHits("recurrent", 90), CacheHits(None, 60)))
+        head, up = table(await ask(router.url, PLAIN)).splitlines()
+    assert head.split()[-7:] == ["reused", "pools", "(used", "+", "cached", "/", "all)"]
+    assert up.split()[-7:] == ["75%", "full", "5", "+", "2", "/", "10"]
 
 
 async def test_where_all_answer_nothing_follows_the_table() -> None:
@@ -43,9 +52,9 @@ async def test_workers_with_certificates_answer_those_who_show_one(tmp_path: Pat
     _, up = shown.splitlines()
     assert up.split()[:3] == ["both", worker.worker.worker_id, worker.address]
     assert "?" not in up
-    assert "recurrent 0 / 8" in up
+    assert "recurrent 0 + 0 / 8" in up
     assert "--set tls." in hidden
-    assert hidden.splitlines()[1].split()[-3:] == ["?", "?", "?"]
+    assert hidden.splitlines()[1].split()[-4:] == ["?", "?", "?", "?"]
 
 
 async def test_a_certificate_that_cannot_be_read_is_named(tmp_path: Path) -> None:

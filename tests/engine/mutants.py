@@ -5,13 +5,17 @@ from tests.mutants import Mutant
 _RECEIVING = ("tests/engine/test_receiving.py", "tests/engine/test_decode_machine.py")
 _HANDING = ("tests/engine/test_handing_over.py", "tests/engine/test_prefill_machine.py")
 _SLOTS = ("tests/state/test_layout.py",)
+_SCORING = ("tests/engine/test_scoring.py",)
+_REUSE = ("tests/engine/test_reuse.py", "tests/engine/test_engine_machine.py", "tests/batch/test_holdings.py")
+_PRESSURE = ("tests/engine/test_reuse_pressure.py",)
+_BOTH = (*_REUSE, *_RECEIVING)
 
 MUTANTS = (
     Mutant(
         "pages that were set aside ahead are not committed",
         "segue/batch/admission.py",
-        "page_count(positions, self._page_tokens)), _held(request))",
-        "page_count(positions, self._page_tokens)), 0)",
+        "max(min(window_pages, reach), _held(request))",
+        "min(window_pages, reach)",
         _RECEIVING,
     ),
     Mutant(
@@ -94,8 +98,8 @@ MUTANTS = (
     Mutant(
         "a handed-over prompt lives on",
         "segue/engine.py",
-        "            self._close(request, Phase.FINISHED)\n        self._release_ended(request)\n\n    # Steps",
-        "            pass\n        self._release_ended(request)\n\n    # Steps",
+        "            self._close(request, Phase.FINISHED)\n        self._release_pinned(request)",
+        "            pass\n        self._release_pinned(request)",
         _HANDING,
     ),
     Mutant(
@@ -104,5 +108,159 @@ MUTANTS = (
         '        assert not self._used[slot], f"slot {slot} holds a state already"\n',
         "",
         _SLOTS,
+    ),
+    Mutant(
+        "relief may take the checkpoint that a slot is to be a copy of",
+        "segue/batch/holdings.py",
+        "                tables.slot = Slot(pool.alloc(1)[0])\n",
+        "                self._using[request.handle] = request\n                tables.slot = Slot(pool.alloc(1)[0])\n",
+        _REUSE,
+    ),
+    Mutant(
+        "a checkpoint in flight outlives its request",
+        "segue/batch/holdings.py",
+        "        self._coming.remove(slot)\n        self._pools[ComponentName.RECURRENT].free([slot])",
+        "        self._coming.remove(slot)",
+        _REUSE,
+    ),
+    Mutant(
+        "a resumed slot is cleared",
+        "segue/batch/holdings.py",
+        "                self._slots.resume(",
+        "                self._slots.start(tables.slot) if tables.slot else self._slots.resume(",
+        _REUSE,
+    ),
+    Mutant(
+        "a decode checkpoint is taken a token late",
+        "segue/batch/reuse.py",
+        "depth % self.shape.interval == 0 else Due.NO",
+        "depth % self.shape.interval == 1 else Due.NO",
+        _REUSE,
+    ),
+    Mutant(
+        "extending does not pause where prompts part",
+        "segue/batch/reuse.py",
+        "        return {stop for stop in stops if stop is not None and stop > request.computed}",
+        "        return set()",
+        _REUSE,
+    ),
+    Mutant(
+        "a state past the kept tokens is donated",
+        "segue/batch/reuse.py",
+        "0 < depth <= request.known_len and depth % grid == 0",
+        "0 < depth and depth % grid == 0",
+        _PRESSURE,
+    ),
+    Mutant(
+        "requests of one prefix do not wait for each other",
+        "segue/batch/reuse.py",
+        "        self._waits[request] = waits\n        return True",
+        "        return False",
+        _REUSE,
+    ),
+    Mutant(
+        "salts share a tree",
+        "segue/batch/reuse.py",
+        "self.tree.match(request.cache_salt, ",
+        'self.tree.match("", ',
+        _REUSE,
+    ),
+    Mutant(
+        "the window below an expected checkpoint is not kept",
+        "segue/batch/reuse.py",
+        "            return request.expected - self.shape.window",
+        "            return None",
+        _PRESSURE,
+    ),
+    Mutant(
+        "what decode holds is not pinned until the state is here",
+        "segue/batch/reuse.py",
+        "        request.lease = self.tree.acquire_path(match)",
+        "        request.lease = self.tree.acquire_path(match)\n        self.tree.release(request.lease)",
+        _BOTH,
+    ),
+    Mutant(
+        "scoring: what is to be scored is reused",
+        "segue/batch/request.py",
+        "        return last if self.score_from is None else min(last, self.score_from)",
+        "        return last",
+        _SCORING,
+    ),
+    Mutant(
+        "scoring: one position too few may be reused",
+        "segue/batch/request.py",
+        "        return last if self.score_from is None else min(last, self.score_from)",
+        "        return last if self.score_from is None else min(last, self.score_from - 1)",
+        _SCORING,
+    ),
+    Mutant(
+        "scoring: a step scores as much as it computes",
+        "segue/batch/scheduler.py",
+        "        if len(scored) > scorable:",
+        "        if len(scored) > 10**9:",
+        _SCORING,
+    ),
+    Mutant(
+        "scoring: the bound is each request's, not the step's",
+        "segue/batch/scheduler.py",
+        "                scorable -= len(rows[-1].scored)\n",
+        "",
+        _SCORING,
+    ),
+    Mutant(
+        "scoring: positions are those of the step, not of the row",
+        "segue/runner/assembly.py",
+        "dtype=np.int64) - row.start + start\n",
+        "dtype=np.int64) - row.start\n",
+        _SCORING,
+    ),
+    Mutant(
+        "scoring: a token is scored by its own position's logits",
+        "segue/runner/scoring.py",
+        "    targets = row.request.prompt[scored.start + 1 : scored.stop + 1]",
+        "    targets = row.request.prompt[scored.start : scored.stop]",
+        _SCORING,
+    ),
+    Mutant(
+        "scoring: logits that are none are scored",
+        "segue/runner/scoring.py",
+        "        if sound[there].all():",
+        "        if sound[there].any():",
+        _SCORING,
+    ),
+    Mutant(
+        "scoring: a prompt without output is sampled from",
+        "segue/batch/scheduler.py",
+        " == request.known_len and not request.ends_with_prompt",
+        " == request.known_len",
+        _SCORING,
+    ),
+    Mutant(
+        "a state that a step has overtaken is donated",
+        "segue/engine.py",
+        "                request.overtaken = True\n",
+        "",
+        _PRESSURE,
+    ),
+    Mutant(
+        "a promised request pins the old checkpoint beside all that comes",
+        "segue/batch/reuse.py",
+        "        request.lease = self.tree.acquire_path(match)\n",
+        "        request.lease = self.tree.acquire_path(match)\n        self.tree.keep_deepest(request.lease)\n",
+        _PRESSURE,
+    ),
+    Mutant(
+        "what is retained counts for the track interval only",
+        "segue/state/needs.py",
+        "    return page_count(window, page_tokens) + 1 if window else 0",
+        "    return page_count(min(window, 4), page_tokens) + 1 if window else 0",
+        _PRESSURE,
+    ),
+    Mutant(
+        "a late request's promise is given away before it is withheld",
+        "decode_service/station.py",
+        "        self._engine.expire()\n        self._note_ended()\n",
+        "",
+        ("tests/decode_service/test_intake.py",),
     ),
 )

@@ -1,5 +1,6 @@
 """Random lives of requests whose state comes from elsewhere, beside local ones: what is promised is there."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hypothesis import settings
@@ -24,7 +25,13 @@ class Promise:
     """Units set aside for one request: QUARANTINED once nobody waits for them but they may still be written."""
 
     rows: list[UnitRow]
+    checkpoint: list[UnitRow]
+    wanted: int | None
     owner: Owner = Owner.RESERVED
+
+    @property
+    def all_rows(self) -> list[UnitRow]:
+        return [*self.rows, *self.checkpoint]
 
 
 class DecodeMachine(RuleBasedStateMachine):
@@ -37,23 +44,29 @@ class DecodeMachine(RuleBasedStateMachine):
         page=st.sampled_from([1, 3, 4]),
         window=st.sampled_from([1, 6]),
         window_pages=st.sampled_from([27, 40]),
+        cached=st.booleans(),
     )
-    def start(self, components: frozenset[ComponentName], page: int, window: int, window_pages: int) -> None:
+    def start(
+        self, components: frozenset[ComponentName], page: int, window: int, window_pages: int, cached: bool
+    ) -> None:
         self.made = rig(
             components=components,
             role=Role.DECODE,
             page_tokens=page,
             window=window,
             pages=90,
-            window_pages=window_pages,
-            slots=3,
+            window_pages=window_pages + 20 * cached,
+            slots=9 if cached else 3,
             max_running=3,
             max_waiting=5,
             max_len=40,
             chunk_tokens=5,
             step_tokens=8,
+            cached=cached,
         )
         self.promises: dict[Handle, Promise] = {}
+        # Prompt checkpoints that are still to follow a state.
+        self.followers: dict[Handle, list[UnitRow]] = {}
         self.reached: dict[Handle, int] = {}
         self.count = 0
 
@@ -85,7 +98,7 @@ class DecodeMachine(RuleBasedStateMachine):
         if record is not None:
             self._note(self.made.engine.commit(record))
         for request in self.made.engine.take_promised():
-            self.promises[request.handle] = Promise(self._reserve(request))
+            self.promises[request.handle] = self._reserve(request)
 
     @rule(handle=st.integers(1, 12), stops=st.booleans())
     def state_arrives(self, handle: int, stops: bool) -> None:
@@ -99,17 +112,32 @@ class DecodeMachine(RuleBasedStateMachine):
             self._fence(promise)
         else:
             del self.promises[Handle(handle)]
-            for row in promise.rows:
-                self.made.pools[row.component].move(_units(row), Owner.RESERVED, Owner.HELD)
-            news = self.made.engine.receive(Handle(handle), 1, promise.rows, token, 0)
+            self._take(promise.rows)
+            if promise.wanted is not None:
+                self.followers[Handle(handle)] = promise.checkpoint
+            news = self.made.engine.receive(Handle(handle), 1, promise.rows, token, 0, promise.wanted)
         self._note(news)
+
+    @rule(handle=st.integers(1, 12), comes=st.booleans())
+    def checkpoint_follows(self, handle: int, comes: bool) -> None:
+        """Or it does not; its request may have ended meanwhile."""
+        rows = self.followers.pop(Handle(handle), None)
+        if rows is None:
+            return
+        if comes:
+            self._take(rows)
+            self.made.engine.receive_checkpoint(Handle(handle), rows)
+            return
+        for row in rows:
+            self.made.pools[row.component].free(_units(row), Owner.RESERVED)
+        self.made.engine.give_up_checkpoint(Handle(handle))
 
     @rule(handle=st.integers(1, 12))
     def sender_settles(self, handle: int) -> None:
         promise = self.promises.get(Handle(handle))
         if promise is not None and promise.owner is Owner.QUARANTINED:
             del self.promises[Handle(handle)]
-            for row in promise.rows:
+            for row in promise.all_rows:
                 self.made.pools[row.component].free(_units(row), Owner.QUARANTINED)
 
     @rule(handle=st.integers(1, 12))
@@ -126,7 +154,9 @@ class DecodeMachine(RuleBasedStateMachine):
             return
         self.made.engine.check()
         for name, pool in self.made.pools.items():
-            rows = [row for promise in self.promises.values() for row in promise.rows if row.component is name]
+            promised = [row for promise in self.promises.values() for row in promise.all_rows]
+            following = [row for rows in self.followers.values() for row in rows]
+            rows = [row for row in (*promised, *following) if row.component is name]
             counts = pool.counts()
             assert sum(len(row.units) for row in rows) == counts.reserved + counts.quarantined
 
@@ -138,29 +168,53 @@ class DecodeMachine(RuleBasedStateMachine):
                 self.ask(number)
                 self.sender_settles(number)
                 self.state_arrives(number, stops=False)
+                self.checkpoint_follows(number, comes=number % 2 == 0)
             self.step()
-            if self.made.engine.idle and not self.promises:
+            if self.made.engine.idle and not self.promises and not self.followers:
                 break
         assert self.made.engine.idle, "a request starved"
         assert not self.promises
-        assert all(pool.free + pool.sink == pool.capacity for pool in self.made.engine.status().pools)
-        assert self.made.slots.depths == {}
+        assert not self.followers
+        self.made.require_whole()
 
-    def _reserve(self, request: Request) -> list[UnitRow]:
-        n, page, window = request.known_len, self.made.runner.page_tokens, self.made.runner.window
+    def _reserve(self, request: Request) -> Promise:
+        n, page, window = request.known_len, self.made.runner.page_tokens, self.made.runner.window or 0
         stop = page_count(n + headroom(request), page)
+        offered = (n - 1) // (2 * page) * 2 * page or None
+        held, wanted = self.made.engine.hold(request, offered)
+        first_live = first_window_page(n, window, page)
+        pieces: list[tuple[Part, ComponentName, int, int]] = []
+        for name in self.made.pools:
+            match name:
+                case ComponentName.FULL:
+                    pieces.append((Part.STATE, name, held // page, stop))
+                case ComponentName.WINDOW:
+                    pieces.append((Part.STATE, name, first_live, stop))
+                    if wanted is not None:
+                        below = min(wanted // page, first_live)
+                        pieces.append((Part.CHECKPOINT, name, first_window_page(wanted, window, page), below))
+                case ComponentName.RECURRENT:
+                    pieces.append((Part.STATE, name, 0, 1))
+                    if wanted is not None:
+                        pieces.append((Part.CHECKPOINT, name, 0, 1))
         rows = []
-        for name, pool in self.made.pools.items():
-            first = first_window_page(n, window or 0, page) if name is ComponentName.WINDOW else 0
-            count = 1 if name is ComponentName.RECURRENT else stop - first
+        for part, name, first, end in pieces:
+            if end <= first and part is Part.CHECKPOINT:
+                continue
             try:
-                rows.append(UnitRow(Part.STATE, name, first, tuple(pool.alloc(count, Owner.RESERVED))))
+                units = self.made.pools[name].alloc(end - first, Owner.RESERVED)
             except PoolExhausted as error:
                 raise AssertionError(f"room was promised that is not there: {error}") from error
-        return rows
+            rows.append(UnitRow(part, name, first, tuple(units)))
+        state = [row for row in rows if row.part is Part.STATE]
+        return Promise(state, [row for row in rows if row.part is Part.CHECKPOINT], wanted)
+
+    def _take(self, rows: Sequence[UnitRow]) -> None:
+        for row in rows:
+            self.made.pools[row.component].move(_units(row), Owner.RESERVED, Owner.HELD)
 
     def _fence(self, promise: Promise) -> None:
-        for row in promise.rows:
+        for row in promise.all_rows:
             self.made.pools[row.component].move(_units(row), promise.owner, Owner.QUARANTINED)
         promise.owner = Owner.QUARANTINED
 

@@ -19,8 +19,13 @@ class PrefillMachine(RuleBasedStateMachine):
     made: Rig
     record: StepRecord | None = None
 
-    @initialize(page=st.sampled_from([1, 3, 4]), window=st.sampled_from([1, 6]), ahead=st.integers(1, 3))
-    def start(self, page: int, window: int, ahead: int) -> None:
+    @initialize(
+        page=st.sampled_from([1, 3, 4]),
+        window=st.sampled_from([1, 6]),
+        ahead=st.integers(1, 3),
+        cached=st.booleans(),
+    )
+    def start(self, page: int, window: int, ahead: int, cached: bool) -> None:
         self.made = rig(
             components=frozenset(ComponentName),
             role=Role.PREFILL,
@@ -29,12 +34,13 @@ class PrefillMachine(RuleBasedStateMachine):
             asks_ahead=ahead,
             pages=40,
             window_pages=40,
-            slots=3,
+            slots=9 if cached else 3,
             max_running=3,
             max_waiting=6,
             max_len=60,
             chunk_tokens=5,
             step_tokens=8,
+            cached=cached,
         )
         self.asked: set[Handle] = set()
         self.granted: set[Handle] = set()
@@ -125,8 +131,7 @@ class PrefillMachine(RuleBasedStateMachine):
             if self.made.engine.idle:
                 break
         assert self.made.engine.idle, "a prompt starved"
-        assert all(pool.free + pool.sink == pool.capacity for pool in self.made.engine.status().pools)
-        assert self.made.slots.depths == {}
+        self.made.require_whole()
 
 
 TestPrefillMachine = PrefillMachine.TestCase

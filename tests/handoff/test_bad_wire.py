@@ -20,6 +20,8 @@ from tests.handoff.disturbances import RECEIVER, SENDER, Damage, Recording, late
 from tests.handoff.pair import Answer, Pair, alone, paired
 from tests.support.wire_proxy import Disturbance, Messages, WireProxy, unchanged
 
+pytestmark = pytest.mark.long
+
 PROMPT = tuple(2 + i * 7 % 90 for i in range(64))
 CHUNKED: dict[str, Any] = {"chunk_tokens": 8, "step_tokens": 8, "max_running": 4}
 # How much of a message is left.

@@ -126,6 +126,7 @@ async def emptied(made: Four) -> None:
                 pass
 
 
+@pytest.mark.long
 async def test_forty_requests_over_four_workers_leak_nothing_and_are_as_ever(hybrid: Path) -> None:
     await soak(hybrid, 40, 1, "local")
 

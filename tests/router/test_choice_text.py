@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from router.choice_text import ChoiceText
 from router.inbox import Arrivals
-from router.openai.plan import TextOptions
+from router.openai.plan import PlannedChoice, TextOptions
 from router.text.stop_strings import StopAutomaton
 from segue.batch.sampling import SamplingParams
 from tests.router.served import tokenizer
@@ -15,9 +15,11 @@ cuts = st.lists(st.integers(1, 4), min_size=1, max_size=8)
 
 
 def choice_text(stops: tuple[str, ...], *, include: bool, logprobs: int | None) -> ChoiceText:
-    options = TextOptions(stops=StopAutomaton(stops) if stops else None, include_stop=include, skip_special_tokens=True)
-    words = tokenizer()
-    return ChoiceText(words.token_bytes, words.special_ids, options, SamplingParams(seed=1, logprobs=logprobs))
+    options = TextOptions(
+        echo=False, stops=StopAutomaton(stops) if stops else None, include_stop=include, skip_special_tokens=True
+    )
+    choice = PlannedChoice(index=0, prompt_number=0, prompt=(5,), sampling=SamplingParams(seed=1, logprobs=logprobs))
+    return ChoiceText(tokenizer().token_bytes, tokenizer().special_ids, options, choice)
 
 
 def naive(text: str, stops: tuple[str, ...], include: bool) -> str | None:

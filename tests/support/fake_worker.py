@@ -22,12 +22,15 @@ from segue.v1.worker_pb2_grpc import WorkerServicer, add_WorkerServicer_to_serve
 from segue.wire import (
     Attach,
     Attached,
+    CacheFigures,
     Cancel,
     Ended,
     Finish,
     GenerateSpec,
     Heartbeat,
     PoolStatus,
+    PromptScores,
+    Scores,
     StepNews,
     Top,
     Usage,
@@ -56,12 +59,27 @@ class FakeChoice:
     answer: Sequence[int]
     output: list[int] = field(default_factory=list)
     told: int = 0
+    # Positions before these have their scores, and the router was told of them.
+    scored: int = 0
+    scores_told: int = 0
+
+    @property
+    def scores_left(self) -> int:
+        return 0 if self.spec.score_from is None else len(self.spec.prompt) - self.scored
 
     @property
     def reason(self) -> FinishReason | None:
+        if self.scores_left:
+            return None
         if len(self.output) >= len(self.answer):
             return FinishReason.STOP
         return FinishReason.LENGTH if len(self.output) >= self.spec.sampling.max_tokens else None
+
+
+def score_of(prompt: Sequence[int], position: int, wanted: int) -> tuple[float, Top]:
+    """What a prompt token scores: a multiple of 1/8, exact in every float, that tells tokens and positions apart."""
+    logprob = -(prompt[position] % 64) - position / 8
+    return logprob, tuple((prompt[position] + rank, logprob - rank) for rank in range(wanted))
 
 
 class FakeWorker(WorkerServicer):
@@ -104,6 +122,8 @@ class FakeWorker(WorkerServicer):
         self.attaching.set()
         self.refusals: list[ServingError] = []
         self.early_tokens = 0
+        self.scores_each = 3
+        self.cache = CacheFigures()
         self.live: dict[Handle, FakeChoice] = {}
         self.specs: list[GenerateSpec] = []
         self.attaches: list[Attach] = []
@@ -153,10 +173,15 @@ class FakeWorker(WorkerServicer):
                 await change
 
     def step(self, count: int = 1) -> None:
-        """Says the next `count` tokens of every live choice, each count in a step of its own."""
+        """Says the next `count` tokens of every live choice, each count in a step of its own.
+
+        Of a prompt that is scored, `scores_each` scores come with each step, and no token before the last of them.
+        """
         for _ in range(count):
             for choice in list(self.live.values()):
-                if choice.reason is None:
+                if choice.scores_left:
+                    choice.scored += min(self.scores_each, choice.scores_left)
+                elif choice.reason is None:
                     choice.output.append(choice.answer[len(choice.output)])
             self._tell()
 
@@ -184,7 +209,7 @@ class FakeWorker(WorkerServicer):
 
     async def Status(self, request: pb.StatusRequest, context: Any) -> pb.WorkerStatus:  # noqa: N802, ANN401
         pool = PoolStatus(
-            component="full", capacity=11, free=5, held=5, cached=0, reserved=0, quarantined=0, sink=1, unit_bytes=1
+            component="full", capacity=11, free=3, held=5, cached=2, reserved=0, quarantined=0, sink=1, unit_bytes=1
         )
         return status_to_proto(
             WorkerStatus(
@@ -196,6 +221,7 @@ class FakeWorker(WorkerServicer):
                 generated_tokens=0,
                 prefill_tokens=0,
                 pools=(pool,),
+                cache=self.cache,
             )
         )
 
@@ -211,6 +237,8 @@ class FakeWorker(WorkerServicer):
             await context.abort(*error_to_status(error))
         handle = Handle(next(self._handles))
         choice = FakeChoice(handle, spec, self._answer(spec), list(spec.emitted), len(spec.emitted))
+        if spec.score_from is not None:
+            choice.scored = choice.scores_told = spec.score_from + 1
         self.live[handle] = choice
         for _ in range(self.early_tokens):
             self.step()
@@ -234,11 +262,11 @@ class FakeWorker(WorkerServicer):
 
     def _resume(self, attach: Attach) -> None:
         self.attaches.append(attach)
-        named = {resume.handle: resume.next_index for resume in attach.resume}
+        named = {resume.handle: resume for resume in attach.resume}
         unknown = tuple(handle for handle in named if handle not in self.live)
         self.live = {handle: choice for handle, choice in self.live.items() if handle in named}
         for handle, choice in self.live.items():
-            choice.told = named[handle]
+            choice.told, choice.scores_told = named[handle].next_index, named[handle].next_position
         assert self._outgoing is not None, "a session that is resumed has a stream"
         self._outgoing.put_nowait(Attached(self._description.worker_id, unknown))
         self._tell()
@@ -274,8 +302,14 @@ class FakeWorker(WorkerServicer):
             return
         entries: list[tuple[int, int, int, int, float, Top]] = []
         ended: list[Ended] = []
+        scores: list[PromptScores] = []
         for handle, choice in list(self.live.items()):
             wanted = choice.spec.sampling.logprobs or 0
+            if choice.scores_told < choice.scored:
+                told = [score_of(choice.spec.prompt, at, wanted) for at in range(choice.scores_told, choice.scored)]
+                said = Scores(choice.scores_told, [logprob for logprob, _ in told], [top for _, top in told])
+                scores.append(PromptScores(handle, choice.spec.attempt, said))
+                choice.scores_told = choice.scored
             for index in range(choice.told, len(choice.output)):
                 token = choice.output[index]
                 top = tuple((token + rank, -0.5 - rank) for rank in range(wanted))
@@ -284,11 +318,16 @@ class FakeWorker(WorkerServicer):
             if choice.reason is not None:
                 del self.live[handle]
                 ended.append(Ended(handle, choice.spec.attempt, choice.reason, self._usage(choice)))
-        if entries or ended:
-            self._outgoing.put_nowait(self._news(entries, ended))
+        if entries or ended or scores:
+            self._outgoing.put_nowait(self._news(entries, ended, scores))
             self._note()
 
-    def _news(self, entries: Sequence[tuple[int, int, int, int, float, Top]], ended: Sequence[Ended]) -> StepNews:
+    def _news(
+        self,
+        entries: Sequence[tuple[int, int, int, int, float, Top]],
+        ended: Sequence[Ended],
+        scores: Sequence[PromptScores],
+    ) -> StepNews:
         return StepNews(
             next(self._numbers),
             [entry[0] for entry in entries],
@@ -298,6 +337,7 @@ class FakeWorker(WorkerServicer):
             [entry[4] for entry in entries],
             [entry[5] for entry in entries],
             ended,
+            scores,
         )
 
     def _usage(self, choice: FakeChoice) -> Usage:

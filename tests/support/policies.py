@@ -8,12 +8,16 @@ import numpy as np
 from segue.batch.admission import HEADROOM_TOKENS, Admission
 from segue.batch.failure import NO_TOKEN, SamplingFailed
 from segue.batch.holdings import Holdings
+from segue.batch.reuse import Reuse
 from segue.batch.role import Role
 from segue.batch.sampling import SamplingDefaults, SamplingParams
 from segue.batch.scheduler import Scheduler, SchedulerLimits
+from segue.batch.scores import Scores
 from segue.batch.step import StepOutput, StepPlan
 from segue.batch.submission import GenerateSpec
 from segue.batch.turns import Turns
+from segue.cache.shape import CacheShape
+from segue.cache.tree import PrefixTree
 from segue.engine import Engine
 from segue.engine_facts import EngineFacts
 from segue.ids import RequestId, RouterId, Slot
@@ -53,6 +57,8 @@ class SlotRecorder:
 class ScriptedRunner:
     """Samples the token that `script` gives for (request id, output index); checks that each row's tables cover it.
 
+    The prompt token at position p scores -p.
+
     They reach just so far, or at most `pages_ahead` further where pages were set aside.
     """
 
@@ -81,7 +87,11 @@ class ScriptedRunner:
             assert (tables.slot is not None) == (ComponentName.RECURRENT in self.components)
             if row.samples:
                 tokens.append(self.script.get((request.request_id, len(request.output)), 7))
-        output = StepOutput(np.asarray(tokens, dtype=np.int64), np.zeros(len(tokens), dtype=np.float32), None)
+        scores = tuple(
+            Scores(row.scored.start + 1, [-float(at + 1) for at in row.scored], [()] * len(row.scored))
+            for row in plan.scored_rows
+        )
+        output = StepOutput(np.asarray(tokens, dtype=np.int64), np.zeros(len(tokens), dtype=np.float32), None, scores)
         if NO_TOKEN in tokens:
             sampling = [row.request for row in plan.rows if row.samples]
             raise SamplingFailed(
@@ -109,12 +119,24 @@ class Rig:
     slots: SlotRecorder
     clock: Clock
     pools: dict[ComponentName, Pool]
+    tree: PrefixTree | None = None
 
     def step(self) -> None:
         """Launches and commits one step, if there is anything to compute; then checks every pool."""
         if (record := self.engine.launch()) is not None:
             self.engine.commit(record)
         self.engine.check()
+
+    def require_whole(self) -> None:
+        """Nothing is held or promised, and what is cached can all be evicted."""
+        assert self.engine.idle
+        if self.tree is not None:
+            assert not self.tree.leases
+            for name, pool in self.pools.items():
+                self.tree.forest.evict(name, pool.capacity)
+            assert not self.tree.forest.roots
+        assert all(pool.free + pool.sink == pool.capacity for pool in self.engine.status().pools)
+        assert self.slots.depths == {}
 
 
 def rig(
@@ -132,13 +154,24 @@ def rig(
     max_len: int = 128,
     role: Role = Role.BOTH,
     asks_ahead: int = 2,
+    cached: bool = False,
+    scored_tokens: int = 16,
 ) -> Rig:
-    """An engine of the given components; unit counts are without the sink."""
+    """An engine of the given components; unit counts are without the sink. `cached`: prefixes outlive requests."""
     width = window if ComponentName.WINDOW in components else None
     sizes = {ComponentName.FULL: pages, ComponentName.WINDOW: window_pages, ComponentName.RECURRENT: slots}
     pools = {name: Pool(name, sizes[name] + 1) for name in ComponentName if name in components}
     recorder, clock = SlotRecorder(), Clock()
-    holdings = Holdings(pools, recorder, page_tokens=page_tokens, window=width)
+    shape = CacheShape(
+        page_tokens=page_tokens,
+        full=ComponentName.FULL in components,
+        window=width,
+        recurrent=ComponentName.RECURRENT in components,
+        grid=2 * page_tokens,
+        interval=4 * page_tokens,
+    )
+    reuse = Reuse(PrefixTree(shape, pools, recorder.release)) if cached else None
+    holdings = Holdings(pools, recorder, page_tokens=page_tokens, window=width, reuse=reuse)
     admission = Admission(
         {name: pool.usable_count for name, pool in pools.items()},
         page_tokens=page_tokens,
@@ -146,6 +179,7 @@ def rig(
         chunk_tokens=chunk_tokens,
         max_len=max_len,
         role=role,
+        cached=shape if cached else None,
     )
     limits = SchedulerLimits(
         max_running=max_running,
@@ -153,6 +187,7 @@ def rig(
         step_tokens=step_tokens,
         chunk_tokens=chunk_tokens,
         page_tokens=page_tokens,
+        scored_tokens=scored_tokens,
     )
     facts = EngineFacts(
         name="scripted",
@@ -172,7 +207,7 @@ def rig(
         runner.pages_ahead = page_count(HEADROOM_TOKENS, page_tokens)
     turns = Turns(asks_ahead) if role is Role.PREFILL else None
     engine = Engine(facts, Scheduler(limits, admission, holdings, turns), holdings, recorder, runner, clock)
-    return Rig(engine, runner, recorder, clock, pools)
+    return Rig(engine, runner, recorder, clock, pools, None if reuse is None else reuse.tree)
 
 
 def spec(

@@ -12,14 +12,18 @@ from segue.v1 import worker_pb2 as pb
 from segue.wire import (
     Attach,
     Attached,
+    CacheFigures,
+    CacheHits,
     Cancel,
     Ended,
     Finish,
     GenerateSpec,
     Heartbeat,
     PoolStatus,
+    PromptScores,
     Resume,
     RouterMessage,
+    Scores,
     StepNews,
     Usage,
     WorkerDescription,
@@ -69,9 +73,23 @@ def test_sampling_parameters_survive_the_wire(params: SamplingParams) -> None:
     assert sampling_from_proto(pb.Sampling.FromString(data)) == params
 
 
-@given(samplings, st.lists(uint32), st.lists(uint32), st.none() | st.floats(0, 1e6), st.binary(), st.text())
+@given(
+    samplings,
+    st.lists(uint32),
+    st.lists(uint32),
+    st.none() | st.floats(0, 1e6),
+    st.binary(),
+    st.text(),
+    st.none() | uint32,
+)
 def test_a_generate_request_survives_the_wire(
-    params: SamplingParams, prompt: list[int], emitted: list[int], deadline: float | None, extension: bytes, salt: str
+    params: SamplingParams,
+    prompt: list[int],
+    emitted: list[int],
+    deadline: float | None,
+    extension: bytes,
+    salt: str,
+    score_from: int | None,
 ) -> None:
     spec = GenerateSpec(
         router_id=RouterId("r"),
@@ -84,6 +102,7 @@ def test_a_generate_request_survives_the_wire(
         deadline_s=deadline,
         extension=extension,
         cache_salt=salt,
+        score_from=score_from,
     )
     data = generate_to_proto(spec).SerializeToString()
     assert generate_from_proto(pb.GenerateRequest.FromString(data)) == spec
@@ -99,7 +118,7 @@ def test_a_sampling_value_out_of_range_is_refused_by_name() -> None:
 @pytest.mark.parametrize(
     "message",
     [
-        Attach(RouterId("r"), (Resume(Handle(4), 1, 17),)),
+        Attach(RouterId("r"), (Resume(Handle(4), 1, 17), Resume(Handle(5), 1, 0, 9))),
         Cancel(Handle(1), 2),
         Finish(Handle(1), 2, 3),
         Heartbeat(9),
@@ -138,6 +157,15 @@ def test_a_step_survives_the_wire_with_and_without_logprobs(
     assert list(back.ended) == ended
 
 
+@given(st.lists(float32, max_size=5), st.integers(0, 3), st.data())
+def test_scores_of_a_prompt_survive_the_wire(logprobs: list[float], width: int, data: st.DataObject) -> None:
+    top = st.tuples(*[st.tuples(uint32, float32)] * width)
+    tops = [data.draw(top) for _ in logprobs]
+    news = StepNews(1, scores=[PromptScores(Handle(5), 1, Scores(7, logprobs, tops))])
+    back = worker_message_from_proto(pb.WorkerMessage.FromString(worker_message_to_proto(news).SerializeToString()))
+    assert back == StepNews(1, [], [], [], [], [], (), [], news.scores)
+
+
 def test_an_error_inside_a_step_keeps_its_class() -> None:
     news = StepNews(1, ended=[Ended(Handle(5), 1, FinishReason.ERROR, Usage(), ContextTooLong("too long"))])
     back = worker_message_from_proto(worker_message_to_proto(news))
@@ -153,6 +181,8 @@ def test_an_error_inside_a_step_keeps_its_class() -> None:
         pb.Step(handle=[1], attempt=[1], index=[0], token_id=[1], logprob=[0.0, 0.0]),
         pb.Step(handle=[1], attempt=[1], index=[0], token_id=[1], top_count=[2], top_token_id=[3], top_logprob=[0.0]),
         pb.Step(finished=[pb.Finished(handle=1, attempt=1, reason="bored")]),
+        pb.Step(scores=[pb.PromptScores(handle=1, attempt=1, first=1, logprob=[0.0], top_count=1)]),
+        pb.Step(scores=[pb.PromptScores(handle=1, attempt=1, first=1, top_token_id=[3], top_logprob=[0.0])]),
     ],
 )
 def test_a_step_that_makes_no_sense_is_refused(step: pb.Step) -> None:
@@ -184,6 +214,22 @@ def test_description_and_status_survive_the_wire() -> None:
     pool = PoolStatus(
         component="full", capacity=9, free=1, held=2, cached=3, reserved=1, quarantined=1, sink=1, unit_bytes=4096
     )
+    cache = CacheFigures(
+        looked_up_tokens=1000,
+        hits=(CacheHits("recurrent", 600), CacheHits(None, 30)),
+        checkpoints_taken=2,
+        checkpoints_duplicate=3,
+        checkpoints_skipped=4,
+        checkpoints_evicted=5,
+        checkpoints_resumed=6,
+        floors_dropped=7,
+        floor_tokens=8,
+        floor_tokens_max=9,
+        floor_tokens_decoding=10,
+        decode_rows=11,
+        prompts_extended=12,
+        prompts_sent=13,
+    )
     status = WorkerStatus(
         worker_id=WorkerId("w"),
         ready=True,
@@ -193,6 +239,7 @@ def test_description_and_status_survive_the_wire() -> None:
         generated_tokens=4,
         prefill_tokens=5,
         pools=(pool,),
+        cache=cache,
     )
     assert status_from_proto(status_to_proto(status)) == status
 

@@ -47,11 +47,13 @@ def run_steps(state: OptimizerState, first: int, last: int) -> list[float]:
     return losses
 
 
+@pytest.mark.long
 def test_a_few_steps_lower_the_loss() -> None:
     losses = run_steps(initial_state(initial_flat(SMALL, seed=0)), 0, 20)
     assert losses[-1] < losses[0] - 1.0
 
 
+@pytest.mark.long
 def test_a_run_from_a_checkpoint_is_the_run_that_never_stopped(tmp_path: Path) -> None:
     whole = initial_state(initial_flat(SMALL, seed=0))
     run_steps(whole, 0, 4)
