@@ -249,26 +249,29 @@ class Engine:
         self._in_flight = None
         news = EngineNews(record.plan.number)
         output, sampled, scored = record.output, 0, 0
-        for i, row in enumerate(record.plan.rows):
+        going_on = (Phase.EXTENDING, Phase.DECODING)
+        slots, depths = record.slots.tolist(), record.depths.tolist()
+        for row, slot, depth in zip(record.plan.rows, slots, depths, strict=True):
             request = row.request
             token = scores = None
             if row.samples:
                 token = output.token(sampled, request.sampling.logprobs)
                 sampled += 1
-            if row.scored:
+            if not row.decode and row.scored:
                 scores = PromptScores(request.handle, request.attempt, output.scores[scored])
                 scored += 1
-            self._prefilled += 0 if row.decode else row.count
-            if request.phase not in (Phase.EXTENDING, Phase.DECODING):
+            if not row.decode:
+                self._prefilled += row.count
+            if request.phase not in going_on:
                 if row.checkpoint is not None:
                     self._holdings.discard_checkpoint(row.checkpoint)
                 request.overtaken = True
                 self._release_ended(request)
                 continue
             assert request.computed == row.start
-            request.computed = int(record.depths[i])
-            if record.slots[i] != SINK:
-                self._slots.advance(Slot(int(record.slots[i])), request.computed, pending=0)
+            request.computed = depth
+            if slot != SINK:
+                self._slots.advance(Slot(slot), depth, pending=0)
             self._scheduler.settle(row)
             if scores is not None:
                 news.scores.append(scores)

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import NamedTuple
 
 from segue.batch.lifecycle import Phase, move
 from segue.batch.sampling import SamplingParams
@@ -21,8 +22,7 @@ class FinishReason(StrEnum):
     ERROR = "error"
 
 
-@dataclass(frozen=True, slots=True)
-class EmittedToken:
+class EmittedToken(NamedTuple):
     """One output token with what was reported beside it: its logprob, and alternatives as (token id, logprob)."""
 
     token_id: int

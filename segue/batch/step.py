@@ -18,7 +18,8 @@ IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float32]
 
 
-@dataclass(frozen=True, slots=True)
+# Not frozen: one is made for every row of every step, and making a frozen one takes twice as long.
+@dataclass(slots=True)
 class StepRow:
     """One request's part of a step: computes positions [start, start + count).
 

@@ -26,6 +26,8 @@ WATCHFUL = [
     "router.heartbeat_timeout_s=2",
     "router.reattach_grace_s=1",
     "serve.drain_s=3",
+    # Asked twice, a prompt is computed by the prefill worker twice.
+    "transfer.extend_tokens=0",
 ]
 # A worker is named by its role and a number; under Ray by its role and an id that is new at every start.
 _READY = re.compile(

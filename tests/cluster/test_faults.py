@@ -3,6 +3,7 @@
 import itertools
 import signal
 import time
+import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -50,8 +51,12 @@ def answer(deployment: Deployment) -> list[str]:
 def completed(deployment: Deployment) -> str:
     """What follows a prompt that takes several steps to compute."""
     prompt = [3 + i * 37 % 2000 for i in range(2000)]
+    # What is cached would take one step.
+    uncached = {"cache_salt": uuid.uuid4().hex}
     with client(deployment) as openai:
-        made = openai.completions.create(model="segue-zoo", prompt=prompt, temperature=0, max_tokens=16)
+        made = openai.completions.create(
+            model="segue-zoo", prompt=prompt, temperature=0, max_tokens=16, extra_body=uncached
+        )
     return made.choices[0].text
 
 

@@ -23,6 +23,7 @@ SMALL = (
     "engine.chunk_tokens=64",
     "worker.silence_s=60",
     "transfer.verify=true",
+    "transfer.extend_tokens=0",
     "transfer.heartbeat_s=0.2",
     "transfer.silence_s=4",
     "transfer.settle_s=0.2",

@@ -1,6 +1,7 @@
 """Workers that die or freeze in the middle of a handoff: nothing is lost for ever, and nothing wrong is ever used."""
 
 import signal
+import uuid
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -37,7 +38,14 @@ def transport(started: tuple[str, Apart]) -> str:
 
 def asked(workers: Apart, name: str, length: int = len(PROMPT)) -> GenerateSpec:
     sampling = SamplingParams(seed=1, temperature=0.0, max_tokens=8, ignore_eos=True)
-    return replace(spec(name), prompt=PROMPT[:length], sampling=sampling, prefill_address=workers.prefill.address)
+    return replace(
+        spec(name),
+        prompt=PROMPT[:length],
+        sampling=sampling,
+        prefill_address=workers.prefill.address,
+        # A prompt that is cached is not on its way for long.
+        cache_salt=uuid.uuid4().hex,
+    )
 
 
 def on_its_way(workers: Apart) -> None:
