@@ -45,13 +45,14 @@ def write_checkpoint(folder: Path, *, window: int, max_len: int, hidden: int) ->
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            parameter.copy_(_long_memory(name, parameter.shape, generator))
+            parameter.copy_(long_memory(name, parameter.shape, generator))
     transformers_logging.disable_progress_bar()
     model.save_pretrained(folder)
     return folder
 
 
-def _long_memory(name: str, shape: torch.Size, generator: torch.Generator) -> torch.Tensor:
+def long_memory(name: str, shape: torch.Size, generator: torch.Generator) -> torch.Tensor:
+    """Random values of a parameter, such that what a recurrent layer has seen long ago still shows."""
     noise = torch.randn(shape, generator=generator)
     if name.endswith("A_log"):
         return torch.linspace(math.log(0.01), math.log(0.1), shape[0])
@@ -61,4 +62,7 @@ def _long_memory(name: str, shape: torch.Size, generator: torch.Generator) -> to
         return noise * 0.5
     if name.endswith("norm.weight"):
         return 1.0 + noise * 0.1
+    if name.endswith("bias"):
+        return noise * 0.1
+    assert len(shape) >= 2, name
     return noise * 0.7 / math.sqrt(shape[-1])

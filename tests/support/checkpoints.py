@@ -5,13 +5,14 @@ A default random initialisation forgets its state within a few tokens, so that l
 are slow and weights large: dropping any part of the state moves logits by about one.
 """
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from transformers import LaraMiniConfig, LlamaConfig, PretrainedConfig, PreTrainedModel, Qwen3Config
 from transformers.models.auto import AutoModelForCausalLM
+
+from benchmarks.random_model import long_memory
 
 VOCAB = 97
 LINEAR, SLIDING, FULL = "linear_attention", "sliding_attention", "full_attention"
@@ -78,22 +79,6 @@ def write_checkpoint(config: PretrainedConfig, folder: Path, seed: int = 0) -> C
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in oracle.named_parameters():
-            parameter.copy_(_long_memory(name, parameter.shape, generator))
+            parameter.copy_(long_memory(name, parameter.shape, generator))
     oracle.save_pretrained(folder)
     return Checkpoint(folder, oracle)
-
-
-def _long_memory(name: str, shape: torch.Size, generator: torch.Generator) -> torch.Tensor:
-    noise = torch.randn(shape, generator=generator)
-    if name.endswith("A_log"):
-        return torch.linspace(math.log(0.01), math.log(0.1), shape[0])
-    if name.endswith("dt_bias"):
-        return torch.zeros(shape)
-    if name.endswith("conv1d.weight"):
-        return noise * 0.5
-    if name.endswith("norm.weight"):
-        return 1.0 + noise * 0.1
-    if name.endswith("bias"):
-        return noise * 0.1
-    assert len(shape) >= 2, name
-    return noise * 0.7 / math.sqrt(shape[-1])
