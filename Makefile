@@ -10,6 +10,8 @@
 PYTHON ?= python3
 ARGS ?=
 NAME ?=
+# How many processes share the types and the fast tests.
+PROCESSES ?= 2
 
 BIN := .venv/bin
 INSTALLED := .venv/installed
@@ -31,10 +33,10 @@ test-full: test test-slow
 lint: $(INSTALLED)
 	@echo "== format and lint" && $(BIN)/ruff format --check --quiet . && $(BIN)/ruff check --quiet .
 	@echo "== import contracts" && $(BIN)/lint-imports --no-logo
-	@echo "== types" && $(BIN)/mypy
+	@echo "== types" && $(BIN)/mypy --num-workers $(PROCESSES)
 
 test-fast: $(INSTALLED)
-	@echo "== fast tests" && $(BIN)/pytest --quiet -m "not slow and not cluster and not long" $(ARGS)
+	@echo "== fast tests" && $(BIN)/pytest --quiet --numprocesses $(PROCESSES) --dist loadscope -m "not slow and not cluster and not long" $(ARGS)
 
 test-cluster: $(INSTALLED)
 	@echo "== tests that start processes or take long" && $(BIN)/pytest --quiet -m "(cluster or long) and not slow" $(ARGS)

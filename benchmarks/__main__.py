@@ -23,6 +23,8 @@ BENCHMARKS = (
     "policy",
     "reuse",
     "shared",
+    "backup",
+    "overload",
 )
 
 

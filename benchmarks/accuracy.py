@@ -10,9 +10,11 @@ from pathlib import Path
 
 from benchmarks.prompts import problem_messages
 from benchmarks.refusal import Refused
-from benchmarks.separated import check_handoffs, separated
-from benchmarks.server import add_server_arguments, model_name, serving
+from benchmarks.retraction_figures import retraction_figures
+from benchmarks.separated import check_handoffs, separated, together
+from benchmarks.server import add_server_arguments, model_name
 from benchmarks.streaming import Answer, ask
+from segue.state.spec import ComponentName
 from segue.zoo.problems import evaluation_problem, parse_answer
 
 NAME = "accuracy"
@@ -26,6 +28,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--role", choices=("both", "separated"), default="both", help="one worker in role both, or a pair"
     )
     parser.add_argument("--transport", choices=("nixl", "grpc", "local"), default="nixl", help="for --role separated")
+    parser.add_argument(
+        "--retract-interval", type=int, metavar="K", help="take a request off the device on every K-th decode step"
+    )
+    parser.add_argument(
+        "--drop", choices=[name.value for name in ComponentName], help="for tests: comes back zero-filled from there"
+    )
+    parser.add_argument("--kv-dtype", choices=("fp8",), help="how keys and values are stored (default: as computed)")
+    parser.add_argument(
+        "--threads", type=int, help="of each worker (default: 1 of a pair's, else as many as there are)"
+    )
     parser.add_argument("--problems", type=int, default=200)
     parser.add_argument("--shots", type=int, default=0, help="worked examples before each problem")
     parser.add_argument("--seed", type=int, default=0, help="which evaluation set")
@@ -39,6 +51,7 @@ def run(args: argparse.Namespace) -> dict[str, object]:
         started_s = time.perf_counter()
         answers = asyncio.run(_ask_all(url, args))
         elapsed_s = time.perf_counter() - started_s
+        retraction = retraction_figures(url) if args.retract_interval else {}
     texts = [answer.text for answer in answers]
     right = [evaluation_problem(args.seed, index).answer for index in range(args.problems)]
     given = [parse_answer(text) for text in texts]
@@ -50,6 +63,7 @@ def run(args: argparse.Namespace) -> dict[str, object]:
         "output_tokens": tokens,
         "elapsed_s": round(elapsed_s, 2),
     }
+    figures |= retraction
     if args.compare is not None:
         figures["differing_answers"] = count_differing(texts, args.compare)
     if args.save is not None:
@@ -59,13 +73,22 @@ def run(args: argparse.Namespace) -> dict[str, object]:
 
 @contextmanager
 def _serving(args: argparse.Namespace) -> Iterator[str]:
-    if args.role == "both" or args.url:
-        with serving(args) as url:
+    if args.url:
+        yield args.url.rstrip("/")
+        return
+    settings = [f"engine.model={args.model}"] if args.model else []
+    settings += ["engine.deterministic=true"] if args.deterministic else []
+    settings += [f"engine.kv_dtype={args.kv_dtype}"] if args.kv_dtype else []
+    if args.retract_interval:
+        settings += [f"retraction.test_interval={args.retract_interval}"]
+        settings += [f"retraction.test_drop={args.drop}"] if args.drop else ["retraction.verify=true"]
+    elif args.drop:
+        raise Refused("--drop needs --retract-interval: nothing is dropped of who stays on the device")
+    if args.role == "both":
+        with together([*settings, f"engine.threads={args.threads or 0}"]) as url:
             yield url
         return
-    settings = ["transfer.verify=true", "engine.threads=1"]
-    settings += [f"engine.model={args.model}"] if args.model else []
-    settings += ["engine.deterministic=true"] if args.deterministic else []
+    settings += ["transfer.verify=true", f"engine.threads={args.threads or 1}"]
     with separated(args.transport, settings) as url:
         yield url
         check_handoffs(url)

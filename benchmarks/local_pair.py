@@ -11,6 +11,7 @@ import sys
 from functools import partial
 
 from decode_service.host import Host
+from decode_service.retraction.parts import retraction_parts
 from deploy.reports import Ready, reporter
 from deploy.settings import Settings, load_settings
 from deploy.tether import tie_to_parent
@@ -25,6 +26,7 @@ async def run(settings: Settings) -> None:
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     report = reporter(supervised=True)
+    retraction = retraction_parts(settings.retraction, settings.engine.page_tokens)
     neighbours = Neighbours()
     hosts: dict[str, process.Host] = {
         "prefill": PrefillHost(settings.worker, settings.transfer, neighbours),
@@ -32,7 +34,7 @@ async def run(settings: Settings) -> None:
     }
     for role, host in hosts.items():
         engine = dataclasses.replace(settings.engine, role=role)
-        await host.start(partial(load, engine, lambda _: None, lambda _: None))
+        await host.start(partial(load, engine, lambda _: None, lambda _: None, retraction))
         report(Ready(host.address))
     await stop.wait()
 

@@ -18,22 +18,23 @@ READY_S = 30.0
 
 
 @contextmanager
-def separated(transport: str, settings: Sequence[str]) -> Iterator[str]:
+def separated(transport: str, settings: Sequence[str], decode: Sequence[str] = ()) -> Iterator[str]:
     """The base address of a router before one prefill and one decode worker, whose state passes by `transport`.
 
-    `settings` are assignments for every process. Raises Refused when one does not become ready.
+    `settings` are assignments for every process, `decode` for one. Raises Refused when one does not become ready.
     """
     common = [*settings, f"transfer.transports={transport}"]
     with ExitStack() as stack:
 
-        def start(*command: str) -> list[str]:
-            return stack.enter_context(started(command, common))
+        def start(*command: str, own: Sequence[str] = ()) -> list[str]:
+            return stack.enter_context(started(command, [*common, *own]))
 
         if transport == "local":
+            assert not decode, "both workers of one process have the same settings"
             prefill, worker = start("-m", "benchmarks.local_pair")
         else:
             (prefill,) = start("-m", "deploy.cli", "prefill")
-            (worker,) = start("-m", "deploy.cli", "decode")
+            (worker,) = start("-m", "deploy.cli", "decode", own=decode)
         (url,) = start("-m", "deploy.cli", "router", "--port", "0", "--prefill", prefill, "--decode", worker)
         _await_readiness(url)
         yield url
@@ -83,6 +84,9 @@ def started(command: Sequence[str], settings: Sequence[str]) -> Iterator[list[st
             print(errors.read()[-2000:], file=sys.stderr)
             raise
         finally:
+            if process.poll() is not None:
+                errors.seek(0)
+                print(f"{' '.join(command)} ended with {process.returncode}:\n{errors.read()[-4000:]}", file=sys.stderr)
             process.terminate()
             try:
                 process.wait(10)

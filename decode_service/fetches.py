@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from decode_service.commands import Command, PeerDied
 from decode_service.fences import Fences
 from decode_service.fetch import Fetch
-from decode_service.intake import Over, Reply
+from decode_service.intake import CallAgain, Over, Reply
 from kv_transfer.hosting.config import TransferConfig
 from kv_transfer.hosting.exchange import Exchange
 from kv_transfer.hosting.tasks import OwnedTasks
@@ -57,9 +57,14 @@ class Fetches:
     def deliver(self, replies: Sequence[Reply]) -> None:
         """The engine thread's words to the senders."""
         for reply in replies:
-            self._fetches[reply.handle].reply(reply.message)
-            if isinstance(reply.message, Over):
-                del self._fetches[reply.handle]
+            match reply.message:
+                case CallAgain():
+                    self.prepare(reply.handle, reply.message.spec)
+                    self.start(reply.handle)
+                case Over():
+                    self._fetches.pop(reply.handle).reply(reply.message)
+                case _:
+                    self._fetches[reply.handle].reply(reply.message)
 
     async def close(self) -> None:
         """Ends every call. What senders may still write goes with the process."""

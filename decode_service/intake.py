@@ -17,7 +17,7 @@ from segue.engine import Engine
 from segue.errors import LeaseExpired, PeerLost, ServingError, TransferFailed, TransferRefused
 from segue.handoff import FromReceiver, Part, Renewed, Terms, Ticket
 from segue.ids import Handle, WorkerId
-from segue.wire import Transfers
+from segue.wire import GenerateSpec, Transfers
 
 log = logging.getLogger(__name__)
 
@@ -30,11 +30,18 @@ class Over:
 
 
 @dataclass(frozen=True, slots=True)
+class CallAgain:
+    """The request's state was lost here, and there is room for it again: its sender is to be asked for `spec`."""
+
+    spec: GenerateSpec
+
+
+@dataclass(frozen=True, slots=True)
 class Reply:
     """For the call of one request to its sender."""
 
     handle: Handle
-    message: FromReceiver | Over
+    message: FromReceiver | Over | CallAgain
 
 
 @dataclass(slots=True)
@@ -111,7 +118,7 @@ class Intake:
                 return None
             rows = self._receiver.accept(incoming, Part.STATE, finished.digests)
         except ServingError as error:
-            self._engine.fail(command.handle, command.attempt, error)
+            self._fail(command.handle, command.attempt, error)
             return None
         if rows is None:
             return None
@@ -150,7 +157,7 @@ class Intake:
         if coming.state_here:
             self._give_up(command.handle)
         else:
-            self._engine.fail(command.handle, command.attempt, command.error)
+            self._fail(command.handle, command.attempt, command.error)
 
     def settled(self, ticket: Ticket) -> None:
         """Nothing more is written under the ticket. A request that still waited for it has lost it."""
@@ -173,10 +180,16 @@ class Intake:
                 self._grant(request, coming)
             except TransferRefused as error:
                 # Refused by this pair of workers; another sender may do.
-                self._engine.fail(request.handle, request.attempt, TransferFailed(error.message))
+                self._fail(request.handle, request.attempt, TransferFailed(error.message))
             except ServingError as error:
                 # A sender that has died since it asked, or room that is not there after all.
-                self._engine.fail(request.handle, request.attempt, error)
+                self._fail(request.handle, request.attempt, error)
+
+    def call_again(self) -> None:
+        """Has the senders called of all requests whose state was lost and that have room again."""
+        for request, spec in self._engine.take_recalled():
+            self.expect(request.handle, request.attempt)
+            self._replies.append(Reply(request.handle, CallAgain(spec)))
 
     def ended(self, handle: Handle) -> None:
         """A request has ended in the engine, for whatever reason. What its sender may still write is quarantined."""
@@ -258,7 +271,15 @@ class Intake:
         if coming.state_here:
             self._give_up(handle)
         else:
-            self._engine.fail(handle, coming.attempt, error)
+            self._fail(handle, coming.attempt, error)
+
+    def _fail(self, handle: Handle, attempt: int, error: ServingError) -> None:
+        """The state will not come. A request that ran here before goes on without its sender, any other one ends."""
+        if not self._engine.fall_back(handle, attempt):
+            self._engine.fail(handle, attempt, error)
+            return
+        log.warning("request of handle %d is computed here again: %s", handle, error.message)
+        self._withdraw(handle)
 
     def _give_up(self, handle: Handle) -> None:
         """The prompt checkpoint will not come, or is of no use."""

@@ -103,6 +103,7 @@ class DecodeStation:
             self._news.append(news_of_step)
         self._busy = record is not None
         if self._intake is not None:
+            self._intake.call_again()
             self._intake.grant_promised()
             self._note_ended()
         return self._take_news()

@@ -19,9 +19,14 @@ _FLAGS = {
     "model": ("engine.model", "model folder (default: the bundled model)"),
     "name": ("engine.name", "name that clients use for the model"),
     "dtype": ("engine.dtype", "float32 or bfloat16"),
+    "kv-dtype": ("engine.kv_dtype", "fp8: keys and values in 8 bits (default: as computed)"),
     "device": ("engine.device", "cpu or cuda"),
     "threads": ("engine.threads", "threads of one worker"),
     "deterministic": ("engine.deterministic", "true: results do not depend on the batch"),
+    "test-retract-interval": (
+        "retraction.test_interval",
+        "for tests: take a request off the device on every so many decode steps (default: 3)",
+    ),
     "host": ("router.host", "address of the HTTP server"),
     "port": ("router.port", "port of the HTTP server"),
     "prefill": ("prefill.replicas", "workers that compute prompts (default: 1, and 1 that decodes)"),
@@ -29,6 +34,9 @@ _FLAGS = {
     "both": ("both.replicas", "workers that compute prompts and decode them"),
     "ray-address": ("ray.address", "a Ray cluster to use instead of starting Ray here"),
 }
+_OF_WORKERS = ["model", "name", "dtype", "kv-dtype", "device", "threads", "deterministic", "test-retract-interval"]
+# What a flag means that stands alone.
+_ALONE = {"test-retract-interval": "3"}
 _ROUTED = {
     Role.BOTH: "a worker in role both",
     Role.DECODE: "a decode worker",
@@ -192,7 +200,7 @@ def _parser() -> argparse.ArgumentParser:
 
     for role, command in WORKER_COMMANDS.items():
         worker = commands.add_parser(command, help=f"one worker in role {role} by hand")
-        _add_settings(worker, ["model", "name", "dtype", "device", "threads", "deterministic"])
+        _add_settings(worker, _OF_WORKERS)
         worker.set_defaults(run=_worker, role=role)
 
     router = commands.add_parser("router", help="one router by hand")
@@ -228,7 +236,11 @@ def _add_settings(parser: argparse.ArgumentParser, flags: Sequence[str]) -> None
     parser.add_argument("--tied-to", type=int, metavar="PID", help=argparse.SUPPRESS)
     for flag in flags:
         target, text = _FLAGS[flag]
-        parser.add_argument(f"--{flag}", metavar="VALUE", help=f"{text}; same as --set {target}=VALUE")
+        text = f"{text}; same as --set {target}=VALUE"
+        if flag in _ALONE:
+            parser.add_argument(f"--{flag}", metavar="VALUE", nargs="?", const=_ALONE[flag], help=text)
+        else:
+            parser.add_argument(f"--{flag}", metavar="VALUE", help=text)
 
 
 if __name__ == "__main__":

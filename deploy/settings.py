@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import segue.zoo
+from decode_service.retraction.config import RetractionConfig
 from deploy.ray_config import RayConfig, RoleConfig
 from kv_transfer.hosting.config import TransferConfig, WorkerConfig
 from router.config import RouterConfig
@@ -41,6 +42,7 @@ class Settings:
     engine: EngineConfig
     worker: WorkerConfig
     transfer: TransferConfig
+    retraction: RetractionConfig
     tls: TlsConfig
     router: RouterConfig
     ray: RayConfig
@@ -79,6 +81,7 @@ _PARTS: dict[str, type] = {
     "engine": EngineConfig,
     "worker": WorkerConfig,
     "transfer": TransferConfig,
+    "retraction": RetractionConfig,
     "tls": TlsConfig,
     "router": RouterConfig,
     "ray": RayConfig,
@@ -115,6 +118,7 @@ def load_settings(file: Path | None, assignments: Sequence[str]) -> Settings:
         section(EngineConfig, tables["engine"], "engine"),
         section(WorkerConfig, tables["worker"], "worker"),
         section(TransferConfig, tables["transfer"], "transfer"),
+        section(RetractionConfig, tables["retraction"], "retraction"),
         section(TlsConfig, tables["tls"], "tls"),
         section(RouterConfig, tables["router"], "router"),
         section(RayConfig, tables["ray"], "ray"),

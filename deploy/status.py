@@ -12,7 +12,18 @@ from segue.wire.channel import TlsConfig
 from segue.wire.client import WorkerClient
 
 _ASK_S = 5.0
-_HEAD = ("role", "worker", "address", "state", "load", "running", "waiting", "reused", "pools (used + cached / all)")
+_HEAD = (
+    "role",
+    "worker",
+    "address",
+    "state",
+    "load",
+    "running",
+    "waiting",
+    "reused",
+    "retracted",
+    "pools (used + cached / all)",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,16 +76,21 @@ def table(rows: Sequence[WorkerRow]) -> str:
 
 def _cells(row: WorkerRow) -> tuple[str, ...]:
     status = row.status
-    own = ("?", "?", "?", "?")
+    own = ("?", "?", "?", "?", "?")
     if not isinstance(status, ServingError):
         pools = ", ".join(_pool(pool) for pool in status.pools)
-        own = (str(status.running), str(status.waiting), _reused(status.cache.hit_share), pools)
+        own = (str(status.running), str(status.waiting), _reused(status.cache.hit_share), _retracted(status), pools)
     return (row.role, row.worker_id, row.address, row.state, str(row.load), *own)
 
 
 def _reused(share: float | None) -> str:
     """Of the tokens of requests that started at the worker."""
     return "-" if share is None else f"{share:.0%}"
+
+
+def _retracted(status: WorkerStatus) -> str:
+    """Requests off the device now, of all that were taken off it."""
+    return f"{status.retraction.waiting} / {status.retraction.retractions}"
 
 
 def _pool(pool: PoolStatus) -> str:

@@ -5,6 +5,7 @@ import time
 from typing import NoReturn
 
 from decode_service.host import Host as DecodeHost
+from decode_service.retraction.parts import retraction_parts
 from deploy.reports import Loading, Planned, Ready, Reporter
 from deploy.settings import Settings
 from kv_transfer.hosting.loading import Loaded, load
@@ -20,7 +21,8 @@ def run(settings: Settings, report: Reporter) -> NoReturn:
     """Serves until told to end, and ends the process. Raises what kept the worker from starting."""
 
     def build() -> Loaded:
-        return load(settings.engine, _Progress(report), lambda text: report(Planned(text)))
+        retraction = retraction_parts(settings.retraction, settings.engine.page_tokens)
+        return load(settings.engine, _Progress(report), lambda text: report(Planned(text)), retraction)
 
     # The engine thread may still be inside a forward or a read of weights, which nobody waits for.
     end_process(asyncio.run(run_host(lambda: host_of(settings), build, lambda address: report(Ready(address)))))

@@ -21,7 +21,6 @@ from deploy.registration import Registration
 from deploy.scaling import PRESSURE
 from deploy.settings import Settings
 from segue.batch.role import Role
-from segue.config import EngineConfig
 from segue.threads import let_waiting_threads_sleep
 
 if TYPE_CHECKING:
@@ -31,15 +30,17 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("segue.deploy")
 
-BuildEngine: TypeAlias = "Callable[[EngineConfig], Loaded]"
+BuildEngine: TypeAlias = "Callable[[Settings], Loaded]"
 """Makes a worker's engine, on the thread that will own it."""
 
 
-def build_engine(config: EngineConfig) -> "Loaded":
-    """The engine of `config`. Raises CheckpointError and ConfigError."""
+def build_engine(settings: Settings) -> "Loaded":
+    """The engine that `settings` ask for. Raises CheckpointError and ConfigError."""
+    from decode_service.retraction.parts import retraction_parts
     from kv_transfer.hosting.loading import load
 
-    return load(config, lambda progress: None, lambda text: log.info("memory plan: %s", text))
+    retraction = retraction_parts(settings.retraction, settings.engine.page_tokens)
+    return load(settings.engine, lambda progress: None, lambda text: log.info("memory plan: %s", text), retraction)
 
 
 class WorkerReplica:
@@ -83,11 +84,13 @@ class _Life:
         from deploy.worker import host_of
 
         address = settings.worker.host or ray.util.get_node_ip_address()
-        engine = dataclasses.replace(settings.engine, role=role.value)
-        host = host_of(
-            dataclasses.replace(settings, engine=engine, worker=dataclasses.replace(settings.worker, host=address))
+        ours = dataclasses.replace(
+            settings,
+            engine=dataclasses.replace(settings.engine, role=role.value),
+            worker=dataclasses.replace(settings.worker, host=address),
         )
-        await host.start(lambda: build(engine))
+        host = host_of(ours)
+        await host.start(lambda: build(ours))
         about = host.worker.describe()
         entry = Entry(
             member_id=about.worker_id,

@@ -5,8 +5,9 @@ their position and added up, so no row is copied and no order of pages matters. 
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -16,11 +17,13 @@ from kv_transfer.plan import Contents
 from segue.errors import DigestMismatch
 from segue.handoff import StateDigest, Ticket, UnitRow
 from segue.ids import WorkerId
-from segue.state.layout import Field
+from segue.state.coverage import Coverage
+from segue.state.layout import Field, UnitLayout
 from segue.state.spec import ComponentName
 from segue.state.storage import Storage
 
-_WORDS = {8: torch.int64, 4: torch.int32, 2: torch.int16}
+COVERAGE = Coverage("the digest", ComponentName.FULL, ComponentName.WINDOW, ComponentName.RECURRENT)
+_WORDS = {8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.int8}
 
 
 def digest_pages(storage: Storage, row: UnitRow, contents: Contents) -> StateDigest:
@@ -55,6 +58,7 @@ def digest_slot(storage: Storage, row: UnitRow, contents: Contents) -> StateDige
 
 def digest_contents(storage: Storage, rows: Sequence[UnitRow], contents: Sequence[Contents]) -> tuple[StateDigest, ...]:
     """One digest per component in `contents`; `rows` are one part's, and say where its pages lie."""
+    COVERAGE.require(one.component for one in contents)
     places = {row.component: row for row in rows}
     return tuple(
         (digest_slot if one.component is ComponentName.RECURRENT else digest_pages)(storage, places[one.component], one)
@@ -83,9 +87,29 @@ def zero_tail(storage: Storage, component: ComponentName, page: int, used_tokens
     """Clears what lies past the first `used_tokens` tokens of a page: it may be left over from another tenant."""
     layout = storage.layouts[component]
     assert 0 < used_tokens <= layout.tokens, used_tokens
-    if used_tokens < layout.tokens:
-        for field in layout.fields:
-            storage.view(field.tensor.layer, field.tensor.name)[page, :, used_tokens:].zero_()
+    if used_tokens == layout.tokens:
+        return
+    unit = storage.unit_bytes(component, page)
+    for size, offsets in _alike(layout):
+        step = offsets[1] - offsets[0] if len(offsets) > 1 else 0
+        rows = (layout.groups, len(offsets), (layout.tokens - used_tokens) * size)
+        first = unit.storage_offset() + offsets[0] + used_tokens * size
+        unit.as_strided(rows, (layout.group_bytes, step, 1), first).zero_()
+
+
+def _alike(layout: UnitLayout) -> Iterator[tuple[int, Sequence[int]]]:
+    """Bytes of a token in one head group of a tensor, and the offsets of all tensors of that size.
+
+    Together where they lie at equal steps, as those of like layers do: one call clears them all.
+    """
+    offsets: dict[int, list[int]] = {}
+    for field in layout.fields:
+        offsets.setdefault(field.tensor.group_bytes, []).append(field.offset_bytes)
+    for size, places in offsets.items():
+        if len({after - before for before, after in pairwise(places)}) <= 1:
+            yield size, places
+        else:
+            yield from ((size, [place]) for place in places)
 
 
 def _row_sums(view: torch.Tensor, units: Sequence[int | None], inner: int) -> NDArray[np.uint64]:

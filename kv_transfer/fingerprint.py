@@ -74,10 +74,11 @@ def describe_layouts(layouts: Sequence[UnitLayout]) -> tuple[str, ...]:
             f"[{'x'.join(map(str, entry.tensor.shape))}]{entry.tensor.dtype.value}"
             for entry in layout.fields
         )
+        dtypes = " and ".join(dict.fromkeys(entry.tensor.dtype.value for entry in layout.fields))
         groups = layout.groups * layout.shard.tp_size
         lines.append(
             f"{layout.component.value}: {layout.tokens} tokens, {groups} groups of {layout.group_bytes} bytes, "
-            f"tensors {hashlib.blake2b(tensors.encode(), digest_size=8).hexdigest()}"
+            f"{dtypes} tensors {hashlib.blake2b(tensors.encode(), digest_size=8).hexdigest()}"
         )
     return tuple(lines)
 

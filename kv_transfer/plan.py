@@ -10,9 +10,12 @@ from dataclasses import dataclass
 
 from segue.errors import TransferRefused
 from segue.handoff import Part, Terms
+from segue.state.coverage import Coverage
 from segue.state.layout import UnitLayout
 from segue.state.needs import first_window_page, page_count
 from segue.state.spec import ComponentName
+
+COVERAGE = Coverage("the transfer plan", ComponentName.FULL, ComponentName.WINDOW, ComponentName.RECURRENT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +25,9 @@ class Side:
     layouts: tuple[UnitLayout, ...]
     page_tokens: int
     window: int | None
+
+    def __post_init__(self) -> None:
+        COVERAGE.require(layout.component for layout in self.layouts)
 
 
 @dataclass(frozen=True, slots=True)

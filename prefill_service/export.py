@@ -8,14 +8,18 @@ from prefill_service.commands import Chunk, PromptCheckpoint
 from segue.batch.request import Request
 from segue.batch.reuse import CachedCheckpoint
 from segue.handoff import Part, StateDigest, UnitRow
+from segue.state.coverage import Coverage
 from segue.state.spec import ComponentName
 from segue.state.storage import Storage
+
+COVERAGE = Coverage("the export of prompts", ComponentName.FULL, ComponentName.WINDOW, ComponentName.RECURRENT)
 
 
 class Export:
     """Reads a storage on behalf of senders. On the thread that computes, between two steps."""
 
     def __init__(self, storage: Storage, page_tokens: int) -> None:
+        COVERAGE.require(storage.layouts)
         self._storage = storage
         self._page_tokens = page_tokens
 

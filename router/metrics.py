@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from router.cache_metrics import CacheSeries
+from router.retraction_metrics import RetractionSeries
 from router.transfer_metrics import TransferSummaries
 from segue.errors import ServingError
 from segue.wire import PoolStatus, Usage, WorkerStatus
@@ -51,7 +52,9 @@ class Metrics:
         )
         self._transfers, self._caches = TransferSummaries(), CacheSeries()
         self._registry.register(self._transfers)
+        self._retractions = RetractionSeries()
         self._registry.register(self._caches)
+        self._registry.register(self._retractions)
         self._pools = {
             component: self._gauge(name, text, ["model_name", "worker"])
             for component, (name, text) in _POOL_GAUGES.items()
@@ -119,6 +122,7 @@ class Metrics:
                     self._pools[pool.component].labels(sample.model, sample.address).set(_held_share(pool))
         self._transfers.set({worker: status.transfers for worker, status in statuses.items()})
         self._caches.set(statuses)
+        self._retractions.set({worker: status.retraction for worker, status in statuses.items()})
         return generate_latest(self._registry)
 
     def _gauge(self, name: str, text: str, labels: list[str]) -> Gauge:

@@ -7,12 +7,15 @@ from dataclasses import dataclass
 import torch
 
 from segue.batch.admission import Admission
+from segue.batch.backups import BackupStore
 from segue.batch.holdings import Holdings
+from segue.batch.ratio import RetractionRules
+from segue.batch.retraction import Retraction
 from segue.batch.reuse import Reuse
 from segue.batch.role import Role
 from segue.batch.scheduler import KERNEL_CHUNK, Scheduler, SchedulerLimits
 from segue.batch.turns import Turns
-from segue.cache.shape import CacheShape, Strategy
+from segue.cache.shape import COVERAGE, CacheShape, Strategy
 from segue.cache.tree import PrefixTree
 from segue.config import EngineConfig
 from segue.engine import Engine
@@ -27,7 +30,7 @@ from segue.state.layout import Shard, layouts
 from segue.state.plan import MemoryPlan, plan_memory
 from segue.state.pool import Pool
 from segue.state.recurrent import SlotStates
-from segue.state.spec import ComponentName, DType, ModelState, uses_ssm_state
+from segue.state.spec import COMPUTE_DTYPES, KV_DTYPES, ComponentName, DType, ModelState, uses_ssm_state
 from segue.state.storage import Storage
 from segue.weights.folder import ModelFolder
 from segue.weights.generation import GenerationDefaults
@@ -37,6 +40,15 @@ SCORED_BYTES_MAX = 64 << 20
 """What the logits of one step's scored positions may take up."""
 TRACK_INTERVAL = 256
 """Tokens between two decode checkpoints, where the grid allows."""
+
+
+@dataclass(frozen=True, slots=True)
+class RetractionParts:
+    """What makes requests retractable: the numbers of the policy, and what builds their host memory."""
+
+    rules: RetractionRules
+    store: Callable[[str, ModelState, Storage, SlotStates], BackupStore]
+    """From the model's name, its state, the storage and the door to its slots. Raises ConfigError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +62,13 @@ class BuiltEngine:
 
 
 def load_engine(
-    config: EngineConfig, folder: ModelFolder, progress: Callable[[LoadProgress], None] = lambda _: None
+    config: EngineConfig,
+    folder: ModelFolder,
+    progress: Callable[[LoadProgress], None] = lambda _: None,
+    retraction: RetractionParts | None = None,
 ) -> BuiltEngine:
-    """Loads the folder's model and joins it with pools, scheduler and runner.
+    """Loads the folder's model and joins it with pools, scheduler and runner. With `retraction` requests can be taken
+    off the device, unless it is a prefill worker's.
 
     Called on the thread that will compute: `config.threads` (0: as many as torch likes) is a setting of that thread.
     Raises CheckpointError for a folder that cannot be used, ConfigError for settings that do not fit it.
@@ -61,10 +77,17 @@ def load_engine(
         torch.set_num_threads(config.threads)
     model = build_model(folder.config, WeightSource(folder.files, progress), _options(config))
     name = config.name or folder.path.resolve().name
-    return assemble(config, model, name=name, generation=folder.generation)
+    return assemble(config, model, name=name, generation=folder.generation, retraction=retraction)
 
 
-def assemble(config: EngineConfig, model: Model, *, name: str, generation: GenerationDefaults) -> BuiltEngine:
+def assemble(
+    config: EngineConfig,
+    model: Model,
+    *,
+    name: str,
+    generation: GenerationDefaults,
+    retraction: RetractionParts | None = None,
+) -> BuiltEngine:
     """Joins an already loaded model with pools, scheduler and runner. Raises ConfigError when memory is too small."""
     max_len = min(config.max_len or model.max_position, model.max_position)
     role = Role(config.role)
@@ -88,6 +111,10 @@ def assemble(config: EngineConfig, model: Model, *, name: str, generation: Gener
     if cached is not None:
         reuse = Reuse(PrefixTree(cached, pools, slots.release), retain=config.retain_window)
     holdings = Holdings(pools, slots, page_tokens=config.page_tokens, window=window, reuse=reuse)
+    retracts = None
+    if retraction is not None and role is not Role.PREFILL:
+        store = retraction.store(name, model.state, storage, slots)
+        retracts = Retraction(store, holdings, retraction.rules)
     admission = Admission(
         {component: pool.usable_count for component, pool in pools.items()},
         page_tokens=config.page_tokens,
@@ -96,6 +123,7 @@ def assemble(config: EngineConfig, model: Model, *, name: str, generation: Gener
         max_len=max_len,
         role=role,
         cached=cached,
+        ratio=None if retracts is None else retracts.ratio,
     )
     limits = SchedulerLimits(
         max_running=config.max_running,
@@ -120,7 +148,7 @@ def assemble(config: EngineConfig, model: Model, *, name: str, generation: Gener
     )
     runner = Runner(model, storage, config.page_tokens, Sampler(generation.eos_token_ids, model.vocab_size))
     turns = Turns(config.asks_ahead) if role is Role.PREFILL else None
-    engine = Engine(facts, Scheduler(limits, admission, holdings, turns), holdings, slots, runner)
+    engine = Engine(facts, Scheduler(limits, admission, holdings, turns, retracts), holdings, slots, runner)
     return BuiltEngine(engine, storage, pools, memory)
 
 
@@ -130,6 +158,7 @@ def scored_tokens_max(vocab_size: int) -> int:
 
 
 def _cached(config: EngineConfig, state: ModelState) -> CacheShape:
+    COVERAGE.require(spec.name for spec in state.components)
     grid = math.lcm(config.page_tokens, KERNEL_CHUNK)
     interval = config.track_interval or -(-TRACK_INTERVAL // grid) * grid
     return CacheShape(
@@ -144,12 +173,17 @@ def _cached(config: EngineConfig, state: ModelState) -> CacheShape:
 
 
 def _options(config: EngineConfig) -> BuildOptions:
-    if config.dtype not in set(DType):
-        raise ConfigError(f"engine.dtype is '{config.dtype}'; known are {', '.join(DType)}", param="dtype")
+    if config.dtype not in COMPUTE_DTYPES:
+        raise ConfigError(f"engine.dtype is '{config.dtype}'; known are {', '.join(COMPUTE_DTYPES)}", param="dtype")
     try:
         device = torch.device(config.device)
     except RuntimeError as error:
         raise ConfigError(f"engine.device is '{config.device}', which torch does not know", param="device") from error
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ConfigError("engine.device is 'cuda', but torch sees no CUDA device here", param="device")
-    return BuildOptions(dtype=DType(config.dtype), deterministic=config.deterministic, device=device)
+    return BuildOptions(
+        dtype=DType(config.dtype),
+        kv_dtype=KV_DTYPES.get(config.kv_dtype),
+        deterministic=config.deterministic,
+        device=device,
+    )

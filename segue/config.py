@@ -14,6 +14,7 @@ from pathlib import Path
 from segue.batch.role import Role
 from segue.cache.shape import Strategy
 from segue.errors import ConfigError
+from segue.state.spec import KV_DTYPES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +27,8 @@ class EngineConfig:
     `asks_ahead` queued prompts at a time. With `prefix_cache` what requests computed is kept for later ones of the
     same beginning; `checkpoint_strategy` is how the recurrent state for that comes about, and decoding leaves a
     checkpoint every `track_interval` tokens (0: 256, rounded up to the checkpoint grid). Without `retain_window` a
-    running request gives up the window below its newest checkpoint.
+    running request gives up the window below its newest checkpoint. `kv_dtype` is what keys and values are stored in:
+    empty for `dtype`, or `fp8`.
     """
 
     model: Path
@@ -34,6 +36,7 @@ class EngineConfig:
     role: str = Role.BOTH.value
     device: str = "cpu"
     dtype: str = "float32"
+    kv_dtype: str = ""
     deterministic: bool = False
     threads: int = 0
     page_tokens: int = 64
@@ -52,6 +55,12 @@ class EngineConfig:
     def __post_init__(self) -> None:
         if self.role not in set(Role):
             raise ConfigError(f"engine.role is '{self.role}', it must be one of {', '.join(Role)}", param="role")
+        if self.kv_dtype and self.kv_dtype not in KV_DTYPES:
+            raise ConfigError(
+                f"engine.kv_dtype is '{self.kv_dtype}', it must be one of {', '.join(KV_DTYPES)}, or empty for the "
+                "type that is computed in",
+                param="kv_dtype",
+            )
         require_at_least_one("engine.", self, *_COUNTS)
         if self.checkpoint_strategy not in set(Strategy):
             raise ConfigError(

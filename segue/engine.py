@@ -19,7 +19,7 @@ from segue.batch.news import Ended, EngineNews
 from segue.batch.request import EmittedToken, FinishReason, Request
 from segue.batch.reuse import CachedCheckpoint
 from segue.batch.role import Role
-from segue.batch.rules import require_output, require_servable
+from segue.batch.rules import end_reason, require_output, require_servable
 from segue.batch.scheduler import Scheduler
 from segue.batch.scores import PromptScores
 from segue.batch.step import StepOutput, StepPlan, StepRecord
@@ -142,7 +142,9 @@ class Engine:
         assert request is not None, f"state came for handle {handle}, which is gone"
         self._holdings.receive(request, rows, request.known_len)
         request.computed = request.known_len
-        request.cached_tokens = cached_tokens
+        request.sent = True
+        if not request.retractions:
+            request.cached_tokens = cached_tokens
         request.expected = expected
         self._scheduler.receive(request)
         if expected is not None:
@@ -171,12 +173,21 @@ class Engine:
         """
         request = self._find(handle, attempt)
         assert request is not None, f"a token came for handle {handle}, which is gone"
-        if self._end_reason(request, len(request.output) + 1, token) is None:
+        if end_reason(request, len(request.output) + 1, token, self._stop_ids) is None:
             return None
-        request.cached_tokens = cached_tokens
+        if not request.retractions:
+            request.cached_tokens = cached_tokens
         news = EngineNews(self._steps)
         self._append(request, token, news)
         return news
+
+    def take_recalled(self) -> list[tuple[Request, GenerateSpec]]:
+        """Requests whose state was lost and that have room again: their senders are to be asked for this."""
+        return [(one, one.asked_again(self._clock())) for one in self._scheduler.incoming.take_recalled()]
+
+    def fall_back(self, handle: Handle, attempt: int) -> bool:
+        """The sender of a recalled request has failed: it is computed here. False when it was none, or is gone."""
+        return (request := self._find(handle, attempt)) is not None and self._scheduler.fall_back(request)
 
     # State that goes to another engine
 
@@ -320,12 +331,13 @@ class Engine:
             generated_tokens=self._generated,
             prefill_tokens=self._prefilled,
             pools=self._holdings.counts(),
+            retraction=self._scheduler.retraction_figures(),
             cache=replace(self._holdings.cache_figures(), prompts_extended=self._extended, prompts_sent=self._sent),
         )
 
     def check(self) -> None:
         """Asserts that every pool adds up and that running requests own exactly what is held."""
-        self._holdings.check(self._scheduler.running)
+        self._scheduler.check()
 
     # Inside
 
@@ -352,21 +364,11 @@ class Engine:
         news.add(request.handle, request.attempt, len(request.output), token)
         request.output.append(token)
         self._generated += 1
-        reason = self._end_reason(request, len(request.output), token)
+        reason = end_reason(request, len(request.output), token, self._stop_ids)
         if reason is not None:
             self._finish(request, reason, news)
         elif request.phase is not Phase.DECODING:
             request.move(Phase.HANDING_OVER if self.facts.role is Role.PREFILL else Phase.DECODING)
-
-    def _end_reason(self, request: Request, count: int, token: EmittedToken) -> FinishReason | None:
-        """Why the output ends with `token` as its `count`-th, None when it goes on."""
-        sampling = request.sampling
-        is_stop = (token.token_id in self._stop_ids and not sampling.ignore_eos) or (
-            token.token_id in sampling.stop_token_ids
-        )
-        if count >= sampling.min_tokens and is_stop:
-            return FinishReason.STOP
-        return FinishReason.LENGTH if count >= sampling.max_tokens else None
 
     def _finish(self, request: Request, reason: FinishReason, news: EngineNews) -> None:
         """Ends a request with its step."""

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from segue.batch.retraction_figures import RetractionFigures
 from segue.batch.role import Role
 from segue.batch.sampling import SamplingDefaults
 from segue.cache.figures import CacheFigures
@@ -28,7 +29,7 @@ class EngineFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineStatus:
-    """Load, the disjoint sets of every pool, and what came of the prefix cache.
+    """Load, the disjoint sets of every pool, and what came of the prefix cache and of retraction.
 
     Of the `waiting`, `unpromised` await their state from another worker and have no promise of room yet; `promised`
     ones have it, and are not among the waiting.
@@ -43,3 +44,4 @@ class EngineStatus:
     prefill_tokens: int
     pools: tuple[PoolCounts, ...]
     cache: CacheFigures
+    retraction: RetractionFigures

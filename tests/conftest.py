@@ -1,5 +1,6 @@
-"""What every test gets: no model hub, Hypothesis without deadlines, and GPU tests left out where no GPU is."""
+"""What every test gets: no model hub, its share of the cores, no deadline of Hypothesis, no GPU test without a GPU."""
 
+import gc
 import os
 
 import hypothesis
@@ -9,6 +10,11 @@ from segue.threads import let_waiting_threads_sleep
 
 # A test that reaches for a hub fails at once instead of waiting for a network that CI does not have.
 os.environ["HF_HUB_OFFLINE"] = "1"
+
+# Test processes side by side share the cores: the tensor products of one must not fight for those of the other.
+SIDE_BY_SIDE = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+if SIDE_BY_SIDE > 1:
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // SIDE_BY_SIDE)))
 
 # As in a worker.
 let_waiting_threads_sleep()
@@ -32,3 +38,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if not torch.cuda.is_available():
         config.hook.pytest_deselected(items=wanting)
         items[:] = [item for item in items if item not in wanting]
+
+
+def pytest_collection_finish() -> None:
+    """What is imported by now stays: no collection of garbage need look at it again, in whatever test it comes."""
+    gc.collect()
+    gc.freeze()

@@ -2,13 +2,17 @@
 
 from pathlib import Path
 
+import pytest
 import torch
 
-from segue.build import assemble
+from deploy.settings import bundled_model
+from segue.build import assemble, load_engine
 from segue.config import EngineConfig
+from segue.errors import ConfigError
 from segue.ids import Handle
 from segue.runner.context import StepContext
 from segue.state.spec import ComponentName, DType, ModelState, StateTensor
+from segue.weights.folder import ModelFolder
 from segue.weights.generation import GenerationDefaults
 from tests.support.policies import spec
 
@@ -34,3 +38,9 @@ def test_a_chunk_larger_than_a_step_does_not_make_a_long_prompt_unservable() -> 
     built = assemble(config, SlidingModel(), name="sliding", generation=GenerationDefaults(eos_token_ids=(1,)))
     built.engine.submit(spec("long", 4000, max_tokens=96), Handle(1))
     assert built.engine.status().waiting == 1
+
+
+def test_a_type_that_only_stores_numbers_is_none_to_compute_in() -> None:
+    folder = ModelFolder.open(bundled_model())
+    with pytest.raises(ConfigError, match=r"engine\.dtype is 'float8_e4m3'; known are float32, bfloat16, float16"):
+        load_engine(EngineConfig(model=folder.path, dtype="float8_e4m3"), folder)

@@ -64,9 +64,10 @@ def test_a_file_that_is_absent_or_not_toml_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "value"), [("page_tokens", 0), ("max_running", 0), ("max_len", -1), ("step_tokens", 1)]
+    ("key", "value"),
+    [("page_tokens", 0), ("max_running", 0), ("max_len", -1), ("step_tokens", 1), ("kv_dtype", "int8")],
 )
-def test_impossible_engine_settings_are_refused_by_name(key: str, value: int) -> None:
+def test_impossible_engine_settings_are_refused_by_name(key: str, value: int | str) -> None:
     with pytest.raises(ConfigError, match=key):
         section(EngineConfig, {"model": "m", key: value}, "engine")
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from kv_transfer.fingerprint import Fingerprint, config_digest, describe_layouts
 from segue.batch.scheduler import KERNEL_CHUNK
-from segue.build import BuiltEngine, load_engine
+from segue.build import BuiltEngine, RetractionParts, load_engine
 from segue.config import EngineConfig
 from segue.engine import Engine
 from segue.engine_facts import EngineFacts
@@ -37,13 +37,19 @@ class Loaded:
     built: BuiltEngine | None = None
 
 
-def load(config: EngineConfig, loading: Callable[[LoadProgress], None], planned: Callable[[str], None]) -> Loaded:
-    """The engine of `config`. `planned` is told how memory was split.
+def load(
+    config: EngineConfig,
+    loading: Callable[[LoadProgress], None],
+    planned: Callable[[str], None],
+    retraction: RetractionParts | None = None,
+) -> Loaded:
+    """The engine of `config`. `planned` is told how memory was split. With `retraction` requests can be taken off the
+    device, unless it is a prefill worker's.
 
     Raises CheckpointError for a folder that cannot be used, ConfigError for settings that do not fit it.
     """
     folder = ModelFolder.open(config.model)
-    built = load_engine(config, folder, loading)
+    built = load_engine(config, folder, loading, retraction)
     planned(str(built.memory))
     ours = fingerprint(folder, built.engine.facts)
     return Loaded(built.engine, Identity(built.engine.facts, ours.hex, tuple(ours.fields().items())), built)

@@ -26,6 +26,7 @@ def worker_status(
         promised=status.promised,
         transfers=transfers,
         cache=status.cache,
+        retraction=status.retraction,
         pools=tuple(
             PoolStatus(
                 component=pool.name,

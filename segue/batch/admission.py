@@ -1,19 +1,23 @@
-"""Whether a request may start: every component must have room for all it can come to need, so that no step ever fails.
+"""Whether a request may start: every component must have room for what it and everybody running will come to need.
 
-Until requests can be retracted, a running request must be able to reach its full length: admission commits that much. A
-prefill worker computes prompts only, and commits no more than those.
+Where requests can be retracted, that is an estimate for full pages, which grow with the output; a step that fails takes
+somebody off the device. Where they cannot, a running request must be able to reach its full length. A prefill worker
+computes prompts only, and commits no more than those.
 """
 
 from collections.abc import Iterable, Mapping
 
 from segue.batch.lifecycle import Phase
+from segue.batch.ratio import NewTokenRatio
 from segue.batch.request import Request
 from segue.batch.role import Role
 from segue.cache.shape import CacheShape
 from segue.errors import ContextTooLong
+from segue.state.coverage import Coverage
 from segue.state.needs import SLOTS_EACH, page_count, retained_pages_max, window_pages_max
 from segue.state.spec import ComponentName
 
+COVERAGE = Coverage("admission", ComponentName.FULL, ComponentName.WINDOW, ComponentName.RECURRENT)
 HEADROOM_TOKENS = 20
 """Decode steps for which a receiver sets pages aside beside the prompt."""
 
@@ -31,8 +35,13 @@ class Admission:
         max_len: int,
         role: Role = Role.BOTH,
         cached: CacheShape | None = None,
+        ratio: NewTokenRatio | None = None,
     ) -> None:
-        """`cached`: prefixes are cached, and requests retain what they can be matched at."""
+        """`cached`: prefixes are cached, and requests retain what they can be matched at.
+
+        `ratio` says how much output is to be expected where requests can be retracted.
+        """
+        COVERAGE.require(usable)
         self._usable = dict(usable)
         self._page_tokens = page_tokens
         self._window = window
@@ -40,6 +49,7 @@ class Admission:
         self._max_len = max_len
         self._role = role
         self._cached = cached
+        self._ratio = ratio
 
     def validate(self, request: Request) -> None:
         """Raises ContextTooLong when the request could not run even alone."""
@@ -49,7 +59,7 @@ class Admission:
                 f"{request.sampling.max_tokens} make {request.max_len}, this worker serves at most {self._max_len}; "
                 "shorten the prompt or lower max_tokens"
             )
-        for component, units in self.needs(request).items():
+        for component, units in self._needs(request, self._last(request)).items():
             if units > self._usable[component]:
                 raise ContextTooLong(
                     f"request {request.request_id} needs {units} units of the {component} pool, "
@@ -57,25 +67,35 @@ class Admission:
                 )
 
     def needs(self, request: Request) -> dict[ComponentName, int]:
-        """Units of each component that the request may come to hold from now on."""
+        """Units of each component that the request is expected to hold from now on."""
+        return self._needs(request, self._expected(request))
+
+    def needs_for(self, request: Request, steps: int) -> dict[ComponentName, int]:
+        """Units of each component that the request may come to hold within its next decode `steps`."""
+        return self._needs(request, min(self._last(request), request.known_len + steps))
+
+    def _needs(self, request: Request, positions: int) -> dict[ComponentName, int]:
         found: dict[ComponentName, int] = {}
-        positions = self._positions(request)
         for component in self._usable:
             if component is ComponentName.FULL:
                 foreign = request.lease.foreign if request.lease is not None else 0
                 found[component] = page_count(positions, self._page_tokens) + foreign
             elif component is ComponentName.WINDOW:
-                assert self._window is not None
-                window_pages = window_pages_max(self._window, self._stride(request, positions), self._page_tokens)
-                reach = page_count(positions, self._page_tokens)
-                if self._cached is not None and self._cached.recurrent:
-                    window_pages += retained_pages_max(self._window, self._page_tokens)
-                    # A page that came, or was computed twice, may stand beside the tree's own of the same tokens.
-                    reach *= 2
-                found[component] = max(min(window_pages, reach), _held(request))
+                found[component] = self._window_pages(request)
             else:
                 found[component] = SLOTS_EACH if self._cached is not None else 1
         return found
+
+    def _window_pages(self, request: Request) -> int:
+        assert self._window is not None
+        last = self._last(request)
+        pages = window_pages_max(self._window, self._stride(request, last), self._page_tokens)
+        reach = page_count(last, self._page_tokens)
+        if self._cached is not None and self._cached.recurrent:
+            pages += retained_pages_max(self._window, self._page_tokens)
+            # A page that came, or was computed twice, may stand beside the tree's own of the same tokens.
+            reach *= 2
+        return max(min(pages, reach), _held(request))
 
     def fits(self, request: Request, committed: Iterable[Request], withheld: Mapping[ComponentName, int]) -> bool:
         """Whether the request fits beside all that the committed ones may come to hold and units nobody can use now."""
@@ -84,22 +104,47 @@ class Admission:
 
     def spare(self, committed: Iterable[Request], withheld: Mapping[ComponentName, int]) -> dict[ComponentName, int]:
         """Units beyond all that the committed requests may come to hold, and those nobody can use now."""
-        room = {component: units - withheld.get(component, 0) for component, units in self._usable.items()}
+        room = self._usable_now(withheld)
         for other in committed:
             for component, units in self.needs(other).items():
                 room[component] -= units
         return room
 
-    def _positions(self, request: Request) -> int:
-        """How many positions will be computed here. The last token's own state never is."""
+    def resumes(
+        self, request: Request, committed: Iterable[Request], withheld: Mapping[ComponentName, int], steps: int
+    ) -> bool:
+        """Whether a retracted request fits beside the committed ones, with room for so many `steps` of everybody."""
+        room = self._usable_now(withheld)
+        for one in (*committed, request):
+            for component, units in self.needs_for(one, steps).items():
+                room[component] -= units
+        return all(units >= 0 for units in room.values())
+
+    def _usable_now(self, withheld: Mapping[ComponentName, int]) -> dict[ComponentName, int]:
+        return {component: units - withheld.get(component, 0) for component, units in self._usable.items()}
+
+    def foreign_room(self, request: Request) -> int:
+        """How many full pages of others the request may pin beside its own and still reach its end alone."""
+        needed = self._needs(request, self._last(request)).get(ComponentName.FULL, 0)
+        return self._usable.get(ComponentName.FULL, 0) - needed
+
+    def _last(self, request: Request) -> int:
+        """How many positions can come to be computed here. The last token's own state never is."""
         if request.ends_with_prompt:
             return request.prompt_len
         return request.known_len if self._role is Role.PREFILL else request.max_len - 1
 
+    def _expected(self, request: Request) -> int:
+        """How many positions are expected to be computed here."""
+        last = self._last(request)
+        if self._ratio is None or last <= request.known_len:
+            return last
+        return request.known_len + self._ratio.expected(request)
+
     def _stride(self, request: Request, positions: int) -> int:
         """Positions past the tail that may need pages at once."""
         match request.phase:
-            case Phase.WAITING | Phase.EXTENDING:
+            case Phase.WAITING | Phase.EXTENDING | Phase.RETRACTED:
                 return min(self._chunk_tokens, positions)
             case Phase.AWAITING:
                 return max(1, headroom(request))

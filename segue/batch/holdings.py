@@ -7,17 +7,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Protocol, cast
 
+from segue.batch.audit import check_holdings, own_pages
 from segue.batch.request import Request
 from segue.batch.reuse import CachedCheckpoint, Due, Reuse, Spare
-from segue.cache.check import check_tree
 from segue.cache.figures import CacheFigures
 from segue.errors import PoolExhausted
 from segue.handoff import Part, UnitRow
 from segue.ids import Handle, Page, Slot
+from segue.state.coverage import Coverage
 from segue.state.needs import first_window_page, page_count
-from segue.state.pool import Owner, Pool, PoolCounts
+from segue.state.pool import Pool, PoolCounts
 from segue.state.spec import ComponentName
 from segue.state.tables import StateTables
+
+COVERAGE = Coverage("the holdings of requests", ComponentName.FULL, ComponentName.WINDOW, ComponentName.RECURRENT)
 
 
 class SlotDoor(Protocol):
@@ -51,6 +54,7 @@ class Holdings:
         window: int | None,
         reuse: Reuse | None = None,
     ) -> None:
+        COVERAGE.require(pools)
         assert (window is not None) == (ComponentName.WINDOW in pools)
         self._pools = pools
         self._slots = slots
@@ -124,6 +128,29 @@ class Holdings:
         assert {row.component for row in rows} == set(self._pools), "a component of the state did not arrive"
         request.tables = tables
         if request.lease is not None:
+            self._using[request.handle] = request
+
+    def readmit(self, request: Request) -> None:
+        """Gives a request that was taken off the device the units that its state needs, to be filled by whoever has it.
+
+        All or nothing (PoolExhausted). Every page is its own: what it once published may be gone.
+        """
+        assert request.tables is None
+        request.tables = tables = StateTables()
+        if self._window is not None:
+            tables.window_first = first_window_page(request.computed, self._window, self._page_tokens)
+            tables.window = [None] * tables.window_first
+        try:
+            self.grow(request, request.computed)
+            if (pool := self._pools.get(ComponentName.RECURRENT)) is not None:
+                tables.slot = Slot(pool.alloc(1)[0])
+                self._slots.receive(tables.slot, request.computed)
+        except PoolExhausted:
+            self.release(request)
+            raise
+        request.stops = set()
+        if self._reuse is not None:
+            self._reuse.reopen(request)
             self._using[request.handle] = request
 
     def cached_depth(self, request: Request) -> int:
@@ -341,7 +368,7 @@ class Holdings:
         request.tables = None
         for name, pages in ((ComponentName.FULL, tables.full), (ComponentName.WINDOW, tables.live_window_pages())):
             if (pool := self._pools.get(name)) is not None:
-                pool.free(_own(pool, pages))
+                pool.free(own_pages(pool, pages))
         if tables.slot is not None:
             self._free_slot(tables.slot)
         self._end(request)
@@ -360,39 +387,7 @@ class Holdings:
 
     def check(self, requests: Iterable[Request]) -> None:
         """Asserts that the pools are whole and that exactly the units in `requests`' tables are held, each once."""
-        owned: dict[ComponentName, list[int]] = {name: [] for name in self._pools}
-        if self._coming:
-            owned[ComponentName.RECURRENT] += self._coming
-        for request in requests:
-            if request.tables is None:
-                continue
-            if (full := self._pools.get(ComponentName.FULL)) is not None:
-                owned[ComponentName.FULL] += _own(full, request.tables.full)
-            if (window := self._pools.get(ComponentName.WINDOW)) is not None:
-                assert not any(request.tables.window[: request.tables.window_first])
-                mine = _own(window, request.tables.live_window_pages())
-                used = len(request.lease.used) if request.lease is not None else 0
-                assert len(request.tables.live_window_pages()) == len(mine) + used
-                owned[ComponentName.WINDOW] += mine
-                if self._reuse is not None:
-                    self._reuse.check_retained(request, request.tables.swept[0])
-            if request.tables.slot is not None:
-                owned[ComponentName.RECURRENT].append(request.tables.slot)
-        if self._reuse is not None:
-            check_tree(self._reuse.tree, self._pools)
-        for name, pool in self._pools.items():
-            pool.check()
-            units = owned[name]
-            assert len(units) == len(set(units)), f"two requests own the same unit of {name}"
-            assert all(pool.holds(unit) for unit in units), f"a request owns a unit of {name} that is not held"
-            assert len(units) == pool.counts().held, (
-                f"pool {name} holds {pool.counts().held} units, requests own {len(units)}"
-            )
-
-
-def _own(pool: Pool, pages: Iterable[int]) -> list[int]:
-    """Pages that are not the tree's."""
-    return [page for page in pages if pool.owner(page) is not Owner.CACHED]
+        check_holdings(self._pools, requests, self._coming, self._reuse)
 
 
 def _owned(request: Request) -> StateTables:

@@ -1,7 +1,8 @@
-"""Requests whose prompts other workers compute: who waits for room, in one line, and who was promised it; pure policy.
+"""Requests whose state other workers compute: who waits for room, in one line, and who was promised it; pure policy.
 
 A request that merely waits owns nothing. Its sender asks when its turn there is near; from then on it stands in line
-here, whichever sender asked for it. A promise commits all that the request can come to need, as admission does.
+here, whichever sender asked for it. A promise commits what the request will come to need, as admission does. One that
+was taken off the device, and whose sender is called again, has its room committed before it asks.
 """
 
 from segue.batch.lifecycle import Phase
@@ -9,13 +10,15 @@ from segue.batch.request import Request
 
 
 class Incoming:
-    """The AWAITING requests of one worker, each in exactly one of three places."""
+    """The AWAITING requests of one worker, each in exactly one of four places."""
 
     def __init__(self) -> None:
         self._unasked: list[Request] = []
         self._line: list[Request] = []
         self._promised: list[Request] = []
         self._news: list[Request] = []
+        self._recalled: list[Request] = []
+        self._to_call: list[Request] = []
 
     @property
     def waiting_count(self) -> int:
@@ -25,6 +28,11 @@ class Incoming:
     @property
     def promised(self) -> tuple[Request, ...]:
         return tuple(self._promised)
+
+    @property
+    def committed(self) -> tuple[Request, ...]:
+        """Requests that own nothing yet, and whose room nobody else may be given."""
+        return (*self._promised, *self._recalled)
 
     @property
     def head(self) -> Request | None:
@@ -38,9 +46,24 @@ class Incoming:
 
     def ask(self, request: Request) -> None:
         """The request's sender wants a promise. Asking again changes nothing."""
-        if request in self._unasked:
+        if request in self._recalled:
+            self._recalled.remove(request)
+            self._promised.append(request)
+            self._news.append(request)
+        elif request in self._unasked:
             self._unasked.remove(request)
             self._line.append(request)
+
+    def recall(self, request: Request) -> None:
+        """There is room for a request whose state was lost: its sender is to be called again."""
+        assert request.phase is Phase.AWAITING
+        self._recalled.append(request)
+        self._to_call.append(request)
+
+    def take_recalled(self) -> list[Request]:
+        """Requests whose senders are to be called again."""
+        recalled, self._to_call = self._to_call, []
+        return recalled
 
     def promise(self) -> None:
         """The head of the line gets its promise."""
@@ -58,6 +81,6 @@ class Incoming:
 
     def drop(self, request: Request) -> None:
         """The request's state arrived, or will not."""
-        for place in (self._unasked, self._line, self._promised, self._news):
+        for place in (self._unasked, self._line, self._promised, self._news, self._recalled, self._to_call):
             if request in place:
                 place.remove(request)

@@ -14,6 +14,8 @@ class Phase(StrEnum):
     """Its prompt is computed by another worker; owns nothing, or from its turn on a promise of all it can need."""
     DECODING = "decoding"
     """Everything but the pending token is computed; one token a step."""
+    RETRACTED = "retracted"
+    """Taken off the device because memory was short, to be brought back from host memory, or recomputed."""
     HANDING_OVER = "handing_over"
     """Its prompt is computed for another worker; keeps its state until that has it."""
     FINISHED = "finished"
@@ -34,10 +36,17 @@ MOVES: frozenset[tuple[Phase, Phase]] = frozenset(
         (Phase.AWAITING, Phase.DECODING),
         (Phase.AWAITING, Phase.FINISHED),
         (Phase.AWAITING, Phase.ABORTED),
+        (Phase.AWAITING, Phase.RETRACTED),
         (Phase.HANDING_OVER, Phase.FINISHED),
         (Phase.HANDING_OVER, Phase.ABORTED),
         (Phase.DECODING, Phase.FINISHED),
         (Phase.DECODING, Phase.ABORTED),
+        (Phase.DECODING, Phase.RETRACTED),
+        (Phase.RETRACTED, Phase.DECODING),
+        (Phase.RETRACTED, Phase.EXTENDING),
+        (Phase.RETRACTED, Phase.AWAITING),
+        (Phase.RETRACTED, Phase.FINISHED),
+        (Phase.RETRACTED, Phase.ABORTED),
     }
 )
 

@@ -1,6 +1,6 @@
 """One request choice on a worker: its tokens, parameters, what it owns and how far it is; decides nothing."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -63,6 +63,14 @@ class Request:
     keys: PageKeys | None = None
     stops: set[int] = field(default_factory=set)
     expected: int | None = None
+    origin: GenerateSpec | None = None
+    sent: bool = False
+    """Another worker computed its prompt."""
+    retractions: int = 0
+    resumed: bool = False
+    """Runs on a state that came back from host memory."""
+    deepest: int = 0
+    """How far it had been computed when it was last taken off the device."""
     overtaken: bool = False
     """A step that was in flight when it ended has moved its slot past `computed`."""
     phase: Phase = Phase.WAITING
@@ -83,7 +91,14 @@ class Request:
             score_from=spec.score_from,
             output=[EmittedToken(token, 0.0) for token in spec.emitted],
             arrival=now,
+            origin=spec,
         )
+
+    def asked_again(self, now: float) -> GenerateSpec:
+        """What another worker is asked for, so that its state and token follow all that is known."""
+        assert self.origin is not None
+        left_s = None if self.deadline is None else max(0.0, self.deadline - now)
+        return replace(self.origin, emitted=tuple(token.token_id for token in self.output), deadline_s=left_s)
 
     @property
     def prompt_len(self) -> int:

@@ -13,7 +13,6 @@ from segue.batch.cache_tally import CacheTally
 from segue.batch.lifecycle import Phase
 from segue.batch.request import Request
 from segue.cache.keys import PageKeys
-from segue.cache.lease import Lease
 from segue.cache.match import Match
 from segue.cache.shape import Strategy
 from segue.cache.tree import PrefixTree
@@ -21,8 +20,8 @@ from segue.ids import Page, Slot
 from segue.state.spec import ComponentName
 from segue.state.tables import StateTables
 
-Spare: TypeAlias = Callable[[], int]
-"""Tells how many full pages no running or promised request may come to need; to know that is a look at each of them."""
+Spare: TypeAlias = Callable[[Request], int]
+"""Tells how many full pages of others a request may come to pin; to know that is a look at each that runs."""
 
 
 class Due(Enum):
@@ -133,6 +132,11 @@ class Reuse:
         request.lease = self.tree.acquire_path(match)
         return len(match.path) * self.shape.page_tokens if self.shape.full else 0
 
+    def reopen(self, request: Request) -> None:
+        """A request that was taken off the device is back on pages of its own, and may publish them."""
+        assert request.lease is None
+        request.lease = self.tree.begin(request.cache_salt)
+
     def keep_deepest(self, request: Request) -> None:
         """The request runs now, and is matched at the deepest checkpoint that its prompt has here."""
         assert request.lease is not None
@@ -193,7 +197,7 @@ class Reuse:
         assert request.tables is not None
         pages = depth // self.shape.page_tokens
         keys = self.keys(request, pages)
-        room = _room(request.lease, keys, pages, spare)
+        room = _room(request, keys, pages, spare)
         self.tree.publish(request.lease, keys, request.tables, pages, room)
 
     def publish_checkpoint(self, request: Request, depth: int, slot: Slot, spare: Spare) -> bool:
@@ -203,7 +207,7 @@ class Reuse:
         pages, rest = divmod(depth, self.shape.page_tokens)
         assert rest == 0, f"a checkpoint at {depth} is on no page edge"
         keys = self.keys(request, pages)
-        room = _room(request.lease, keys, pages, spare)
+        room = _room(request, keys, pages, spare)
         return self.tree.publish_checkpoint(request.lease, keys, request.tables, pages, slot, room)
 
     def may_donate(self, request: Request) -> bool:
@@ -270,10 +274,11 @@ class Reuse:
         return self.tree.forest.evict(component, count)
 
 
-def _room(lease: Lease, keys: Sequence[bytes], pages: int, spare: Spare) -> int:
+def _room(request: Request, keys: Sequence[bytes], pages: int, spare: Spare) -> int:
     """How many pages of others may come to be pinned, asked for only where the tree has some."""
-    anchor = lease.anchor
-    return spare() if anchor.pages < pages and keys[anchor.pages] in anchor.children else 0
+    assert request.lease is not None
+    anchor = request.lease.anchor
+    return spare(request) if anchor.pages < pages and keys[anchor.pages] in anchor.children else 0
 
 
 def _is_short_of(request: Request, depth: int) -> bool:

@@ -1,5 +1,6 @@
-"""What a request must be to be served at all by a given model; knows nothing of load or pools."""
+"""What a request must be to be served at all by a given model, and when it ends; knows nothing of load or pools."""
 
+from segue.batch.request import EmittedToken, FinishReason, Request
 from segue.batch.submission import GenerateSpec
 from segue.errors import InvalidRequest
 
@@ -36,6 +37,15 @@ def require_servable(spec: GenerateSpec, vocab_size: int, stop_ids: frozenset[in
             f"max_tokens is {spec.sampling.max_tokens}",
             param="max_tokens",
         )
+
+
+def end_reason(request: Request, count: int, token: EmittedToken, stop_ids: frozenset[int]) -> FinishReason | None:
+    """Why an output ends with `token` as its `count`-th, None when it goes on. `stop_ids` are the model's own."""
+    sampling = request.sampling
+    is_stop = (token.token_id in stop_ids and not sampling.ignore_eos) or token.token_id in sampling.stop_token_ids
+    if count >= sampling.min_tokens and is_stop:
+        return FinishReason.STOP
+    return FinishReason.LENGTH if count >= sampling.max_tokens else None
 
 
 def require_output(spec: GenerateSpec) -> None:

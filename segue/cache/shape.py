@@ -4,7 +4,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from segue.errors import ConfigError
+from segue.state.coverage import Coverage
 from segue.state.needs import first_window_page
+from segue.state.spec import ComponentName
+
+COVERAGE = Coverage("the prefix cache", ComponentName.FULL, ComponentName.WINDOW, ComponentName.RECURRENT)
 
 
 class Strategy(StrEnum):

@@ -11,7 +11,7 @@ from segue.cache.forest import Forest
 from segue.cache.lease import Lease
 from segue.cache.match import Match
 from segue.cache.node import Node
-from segue.cache.shape import CacheShape
+from segue.cache.shape import COVERAGE, CacheShape
 from segue.ids import Slot
 from segue.state.pool import Owner, Pool
 from segue.state.spec import ComponentName
@@ -34,6 +34,7 @@ class PrefixTree:
     def __init__(
         self, shape: CacheShape, pools: Mapping[ComponentName, Pool], release_slot: Callable[[Slot], None]
     ) -> None:
+        COVERAGE.require(pools)
         self.shape = shape
         self.counts = CacheCounts()
         self.forest = Forest(shape, pools, release_slot)
@@ -113,6 +114,10 @@ class PrefixTree:
         if match.path:
             self.forest.touch(match.path[-1], resumed=False)
         return lease
+
+    def begin(self, salt: str) -> Lease:
+        """For a request that uses nothing of the tree yet."""
+        return self._lease(salt, ())
 
     def keep_deepest(self, lease: Lease) -> None:
         """The request runs now: the deepest checkpoint on its path is what it can be matched at."""

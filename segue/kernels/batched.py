@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import silu, softplus
 
-from segue.kernels.attention.decoding import DecodeBatch, DecodeShape
+from segue.kernels.attention.component import PagedComponent
 from segue.kernels.attention.extending import ExtendRow
-from segue.kernels.attention.paging import PageTable, write_rows
+from segue.kernels.attention.stored import stored_key_values
 from segue.kernels.convolution import shifted
 from segue.kernels.gated_delta import chunk
 from segue.kernels.gated_delta import step as single_step
@@ -20,7 +20,7 @@ from segue.kernels.gated_delta.step import SlotRows
 from segue.kernels.interface import AttentionMemory, DeltaMemory, LengthFloor, Matrix
 from segue.kernels.matrix.blocks import BlockMatrix
 from segue.kernels.matrix.plain import PlainMatrix
-from segue.kernels.memory import MemoryViews, StateMemory
+from segue.kernels.memory import MemoryViews
 from segue.kernels.rows import TokenPlaces, extended_rows
 from segue.kernels.scratch import Scratch
 from segue.runner.context import StepContext
@@ -30,18 +30,12 @@ from segue.state.spec import ComponentName
 class PagedPlan:
     """What the attention layers of one component share in a step."""
 
-    def __init__(
-        self, step: StepContext, tokens: TokenPlaces, memory: AttentionMemory, keys: StateMemory, sharing: int
-    ) -> None:
-        table = PageTable.of(step, memory.component)
-        heads, dtype, rows = keys.whole.shape[1], keys.whole.dtype, step.decode_rows
-        self.write_rows = write_rows(table, tokens, heads, keys.block_rows)
-        self.decode: DecodeBatch | None = None
-        if rows:
-            shape = DecodeShape(heads=heads, sharing=sharing, window=memory.window, block_rows=keys.block_rows)
-            self.decode = DecodeBatch.of(table, tokens.at(slice(rows)), shape, dtype)
+    def __init__(self, step: StepContext, tokens: TokenPlaces, component: PagedComponent, layer: int) -> None:
+        self.stored = stored_key_values(component, tokens, layer)
+        rows = step.decode_rows
+        self.decode = self.stored.batch(tokens.at(slice(rows))) if rows else None
         self.extended = [
-            (span, ExtendRow.of(table, row, step.depths[row], span.stop - span.start, heads, memory.window, dtype))
+            (span, ExtendRow.of(component, row, step.depths[row], span.stop - span.start))
             for row, span in extended_rows(step)
         ]
 
@@ -58,22 +52,19 @@ class BatchedMixing:
         self._slots: SlotRows | None = None
 
     def attend(self, memory: AttentionMemory, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        keys, values = self._memory.get(memory.layer, "k"), self._memory.get(memory.layer, "v")
+        layer, scale = memory.layer, memory.scale
         plan = self._plans.get(memory.component)
         if plan is None:
-            plan = PagedPlan(self._step, self._tokens, memory, keys, query.shape[1] // key.shape[1])
-            self._plans[memory.component] = plan
-        keys.vectors.index_copy_(0, plan.write_rows, key.flatten(0, 1))
-        values.vectors.index_copy_(0, plan.write_rows, value.flatten(0, 1))
-        scale, scratch = memory.scale, self._scratch
+            component = PagedComponent.of(self._step, self._memory, self._scratch, memory, query, key)
+            plan = self._plans[memory.component] = PagedPlan(self._step, self._tokens, component, layer)
+        plan.stored.write(layer, key, value)
         if plan.decode and self._all_decode:
-            return plan.decode.attend(query, keys.vectors, values.vectors, scale, scratch)
+            return plan.decode.attend(layer, query, scale)
         parts: list[Tensor] = []
         if plan.decode:
-            decoded = query[: self._step.decode_rows]
-            parts.append(plan.decode.attend(decoded, keys.vectors, values.vectors, scale, scratch))
+            parts.append(plan.decode.attend(layer, query[: self._step.decode_rows], scale))
         for span, row in plan.extended:
-            parts.append(row.attend(query[span], keys.blocks, values.blocks, scale, scratch))
+            parts.append(row.attend(query[span], *plan.stored.gather(layer, row.index), scale))
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def convolve(self, memory: DeltaMemory, columns: Tensor, taps: Sequence[Tensor]) -> Tensor:

@@ -52,5 +52,8 @@ class MemoryViews:
     def get(self, layer: int, name: str) -> StateMemory:
         found = self._found.get((layer, name))
         if found is None:
-            found = self._found[layer, name] = StateMemory.of(self.storage.view(layer, name))
+            view = self.storage.view(layer, name)
+            # Copied and selected by their bits, which every device can.
+            whole = view.view(torch.int8) if view.dtype is torch.float8_e4m3fn else view
+            found = self._found[layer, name] = StateMemory.of(whole)
         return found

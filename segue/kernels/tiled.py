@@ -12,8 +12,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from segue.kernels.attention.decoding import DecodeBatch, DecodeShape
-from segue.kernels.attention.paging import PageTable, write_rows
+from segue.kernels.attention.component import PagedComponent
+from segue.kernels.attention.stored import stored_key_values
 from segue.kernels.convolution import shifted
 from segue.kernels.gated_delta import step as single_step
 from segue.kernels.gated_delta.inputs import DeltaInputs
@@ -21,7 +21,7 @@ from segue.kernels.gated_delta.step import SlotRows
 from segue.kernels.interface import AttentionMemory, DeltaMemory, LengthFloor, Matrix
 from segue.kernels.matrix.blocks import BlockMatrix
 from segue.kernels.matrix.tiled import TiledMatrix
-from segue.kernels.memory import MemoryViews, StateMemory
+from segue.kernels.memory import MemoryViews
 from segue.kernels.rows import TokenPlaces
 from segue.kernels.scratch import Scratch
 from segue.runner.context import StepContext
@@ -31,17 +31,9 @@ from segue.state.spec import ComponentName
 class TokenPlan:
     """What the attention layers of one component share in a step: each token as a decode batch of its own."""
 
-    def __init__(
-        self, step: StepContext, tokens: TokenPlaces, memory: AttentionMemory, keys: StateMemory, sharing: int
-    ) -> None:
-        table = PageTable.of(step, memory.component)
-        heads = keys.whole.shape[1]
-        self.write_rows = write_rows(table, tokens, heads, keys.block_rows)
-        shape = DecodeShape(heads=heads, sharing=sharing, window=memory.window, block_rows=keys.block_rows)
-        self.tokens = [
-            DecodeBatch.of(table, tokens.at(slice(token, token + 1)), shape, keys.whole.dtype)
-            for token in range(len(tokens.rows))
-        ]
+    def __init__(self, tokens: TokenPlaces, component: PagedComponent, layer: int) -> None:
+        self.stored = stored_key_values(component, tokens, layer)
+        self.tokens = [self.stored.batch(tokens.at(slice(token, token + 1))) for token in range(len(tokens.rows))]
 
 
 class TokenMixing:
@@ -54,17 +46,14 @@ class TokenMixing:
         self._slots: list[SlotRows] | None = None
 
     def attend(self, memory: AttentionMemory, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        keys, values = self._memory.get(memory.layer, "k"), self._memory.get(memory.layer, "v")
+        layer, scale = memory.layer, memory.scale
         plan = self._plans.get(memory.component)
         if plan is None:
-            plan = self._plans[memory.component] = TokenPlan(
-                self._step, self._tokens, memory, keys, query.shape[1] // key.shape[1]
-            )
-        keys.vectors.index_copy_(0, plan.write_rows, key.flatten(0, 1))
-        values.vectors.index_copy_(0, plan.write_rows, value.flatten(0, 1))
-        stored = (keys.vectors, values.vectors, memory.scale, self._scratch)
+            component = PagedComponent.of(self._step, self._memory, self._scratch, memory, query, key)
+            plan = self._plans[memory.component] = TokenPlan(self._tokens, component, layer)
+        plan.stored.write(layer, key, value)
         # All keys of the step are stored before the first token attends, and a token is given only those up to its own.
-        return torch.cat([token.attend(query[i : i + 1], *stored) for i, token in enumerate(plan.tokens)])
+        return torch.cat([token.attend(layer, query[i : i + 1], scale) for i, token in enumerate(plan.tokens)])
 
     def convolve(self, memory: DeltaMemory, columns: Tensor, taps: Sequence[Tensor]) -> Tensor:
         return shifted.convolve(self._step, self._memory.get(memory.layer, "conv").whole, columns, taps)

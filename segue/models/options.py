@@ -8,7 +8,7 @@ from segue.errors import ConfigError
 from segue.kernels.batched import BatchedKernels
 from segue.kernels.interface import Kernels
 from segue.kernels.tiled import TiledKernels
-from segue.state.spec import DType
+from segue.state.spec import COMPUTE_DTYPES, KV_DTYPES, DType
 from segue.state.storage import TORCH_DTYPE
 
 CPU = torch.device("cpu")
@@ -16,13 +16,18 @@ CPU = torch.device("cpu")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildOptions:
-    """`dtype` is that of weights, activations and KV; `deterministic` trades speed for results that do not depend on
-    the batch.
+    """`dtype` is that of weights and activations, and of stored keys and values unless `kv_dtype` names another;
+    `deterministic` trades speed for results that do not depend on the batch.
     """
 
     dtype: DType = DType.FLOAT32
+    kv_dtype: DType | None = None
     deterministic: bool = False
     device: torch.device = CPU
+
+    def __post_init__(self) -> None:
+        assert self.dtype in COMPUTE_DTYPES, self.dtype
+        assert self.kv_dtype is None or self.kv_dtype in KV_DTYPES.values(), self.kv_dtype
 
     @property
     def torch_dtype(self) -> torch.dtype:

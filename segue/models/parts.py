@@ -16,8 +16,7 @@ from segue.layers.projection import BiasedMatrix
 from segue.layers.rope import Rope, interleaved
 from segue.models.options import BuildOptions
 from segue.models.settings import Settings
-from segue.state.layout import ALIGN_BYTES
-from segue.state.spec import ComponentName, StateTensor
+from segue.state.spec import ComponentName, DType, StateTensor
 from segue.weights.source import WeightSource
 
 COMPONENT = {"full_attention": ComponentName.FULL, "sliding_attention": ComponentName.WINDOW}
@@ -59,17 +58,23 @@ class AttentionShape:
             raise CheckpointError("config.json has sliding layers and no sliding_window")
         return self.window
 
-    def state(self, layer: int, component: ComponentName, options: BuildOptions) -> tuple[StateTensor, StateTensor]:
-        """Keys and values of one layer."""
+    def state(self, layer: int, component: ComponentName, options: BuildOptions) -> tuple[StateTensor, ...]:
+        """Keys and values of one layer; in 8 bits, each vector with its scale beside it."""
         window = self.window_of(component)
-        # Kernels index single tokens' vectors, which pages hold without gaps only if a vector fills whole units of 64.
-        if self.head_dim * options.dtype.item_bytes % ALIGN_BYTES:
-            raise CheckpointError(f"head_dim {self.head_dim} in {options.dtype} does not fill {ALIGN_BYTES}-byte units")
 
-        def tensor(name: str) -> StateTensor:
-            return StateTensor(layer, name, component, self.kv_heads, (self.head_dim,), options.dtype, window)
+        def tensor(name: str, size: int, dtype: DType) -> StateTensor:
+            return StateTensor(layer, name, component, self.kv_heads, (size,), dtype, window)
 
-        return tensor("k"), tensor("v")
+        if options.kv_dtype is None:
+            return tuple(tensor(name, self.head_dim, options.dtype) for name in ("k", "v"))
+        return tuple(
+            part
+            for name in ("k", "v")
+            for part in (
+                tensor(name, self.head_dim, options.kv_dtype),
+                tensor(f"{name}_scale", 1, DType.FLOAT32),
+            )
+        )
 
 
 @dataclass(frozen=True, slots=True)

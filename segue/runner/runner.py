@@ -9,14 +9,18 @@ from segue.runner.assembly import assemble_step
 from segue.runner.context import Model
 from segue.runner.sampler import Sampler
 from segue.runner.scoring import score
+from segue.state.coverage import Coverage
 from segue.state.spec import ComponentName
 from segue.state.storage import Storage
+
+COVERAGE = Coverage("the runner", ComponentName.FULL, ComponentName.WINDOW, ComponentName.RECURRENT)
 
 
 class Runner:
     """One model on one device with the storage that its state lives in."""
 
     def __init__(self, model: Model, storage: Storage, page_tokens: int, sampler: Sampler) -> None:
+        COVERAGE.require(spec.name for spec in model.state.components)
         self._model, self._storage, self._sampler = model, storage, sampler
         self._page_tokens = page_tokens
 

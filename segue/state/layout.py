@@ -5,6 +5,7 @@ so that the heads of one tensor-parallel rank are one run of bytes, and everythi
 blocks.
 """
 
+import math
 from dataclasses import dataclass
 
 from segue.state.spec import ComponentName, ComponentSpec, ModelState, StateTensor
@@ -53,13 +54,19 @@ class UnitLayout:
 
     @staticmethod
     def of(spec: ComponentSpec, page_tokens: int, shard: Shard) -> "UnitLayout":
-        """Lays the component's tensors out one after another, each aligned to 64 bytes."""
+        """Lays the component's tensors out one after another, each aligned to 64 bytes.
+
+        The head groups of a paged component lie a whole number of every tensor's vectors apart, over the borders of
+        pages too: so kernels can number the vectors of any one tensor in all pages.
+        """
         tokens = page_tokens if spec.paged else 1
         fields, offset = [], 0
         for tensor in spec.tensors:
             fields.append(Field(tensor, offset))
-            offset += _aligned(tensor.group_bytes * tokens)
-        return UnitLayout(spec.name, tokens, shard.groups(spec.tensors[0].groups), offset, tuple(fields), shard)
+            offset += _aligned(tensor.group_bytes * tokens, ALIGN_BYTES)
+        vectors = {tensor.group_bytes for tensor in spec.tensors} if spec.paged else set()
+        group_bytes = _aligned(offset, math.lcm(ALIGN_BYTES, *vectors))
+        return UnitLayout(spec.name, tokens, shard.groups(spec.tensors[0].groups), group_bytes, tuple(fields), shard)
 
 
 def layouts(state: ModelState, page_tokens: int, shard: Shard) -> tuple[UnitLayout, ...]:
@@ -67,5 +74,5 @@ def layouts(state: ModelState, page_tokens: int, shard: Shard) -> tuple[UnitLayo
     return tuple(UnitLayout.of(spec, page_tokens, shard) for spec in state.components)
 
 
-def _aligned(count: int) -> int:
-    return -(-count // ALIGN_BYTES) * ALIGN_BYTES
+def _aligned(count: int, unit: int) -> int:
+    return -(-count // unit) * unit

@@ -1,13 +1,16 @@
 """The memory plan: how a byte budget becomes pages and slots, and why; printable, no tensors."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from segue.cache.shape import CacheShape
 from segue.errors import ConfigError
+from segue.state.coverage import Coverage
 from segue.state.layout import UnitLayout
 from segue.state.needs import SLOTS_EACH, page_count, retained_pages_max, window_pages_max
-from segue.state.spec import ComponentName, ModelState
+from segue.state.spec import ComponentName, ModelState, uses_ssm_state
+
+COVERAGE = Coverage("the memory plan", ComponentName.FULL, ComponentName.WINDOW, ComponentName.RECURRENT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +62,15 @@ def plan_memory(
     """Splits the budget.
 
     Slots and window pages are sized so that `max_running` requests can decode, and one step's chunks be computed
-    beside them; what remains goes to full pages (a model without full attention leaves it unused). Raises ConfigError
-    when the budget holds not even one full-length request beside that.
+    beside them; then full pages for as many requests of full length. What remains keeps more prefixes cached, or is
+    unused where none are. Raises ConfigError when the budget holds not even one full-length request.
     """
+    COVERAGE.require(layout.component for layout in layouts)
     by_name = {layout.component: layout for layout in layouts}
+    sized = (ComponentName.WINDOW, ComponentName.RECURRENT) if uses_ssm_state(state) else (ComponentName.WINDOW,)
     lines: list[PlanLine] = []
     fixed = 0
-    for name in (ComponentName.WINDOW, ComponentName.RECURRENT):
+    for name in sized:
         if (layout := by_name.get(name)) is None:
             continue
         if name is ComponentName.RECURRENT:
@@ -112,7 +117,38 @@ def plan_memory(
         raise ConfigError(
             f"{_mib(budget_bytes)} of state memory is too little: {max_running} running requests take {_mib(fixed)}"
         )
+    if cached is not None:
+        lines = _with_more_cached(lines, by_name, cached, budget_bytes - sum(line.bytes for line in lines))
     return MemoryPlan(budget_bytes, tuple(lines))
+
+
+def _with_more_cached(
+    lines: Sequence[PlanLine], layouts: Mapping[ComponentName, UnitLayout], cached: CacheShape, spare_bytes: int
+) -> list[PlanLine]:
+    """Spends what is spare on prefixes that stay cached beside all that runs: on all that each of them takes."""
+    each = [_units_of_one(line.component, layouts[line.component].tokens, cached) for line in lines]
+    count = spare_bytes // sum(units * line.unit_bytes for line, units in zip(lines, each, strict=True))
+    if not count:
+        return list(lines)
+    what = f"each of {count:,} more cached {'checkpoints' if cached.recurrent else 'prefixes'}"
+    return [
+        replace(line, units=line.units + count * units, why=f"{line.why}; {units} for {what}")
+        for line, units in zip(lines, each, strict=True)
+    ]
+
+
+def _units_of_one(component: ComponentName, page_tokens: int, cached: CacheShape) -> int:
+    """What one more cached prefix takes: a slot, the window that it is resumed with, full pages back to the last one.
+
+    Prefixes that go on where others end are an interval apart, and share what lies before.
+    """
+    match component:
+        case ComponentName.RECURRENT:
+            return 1
+        case ComponentName.WINDOW:
+            return page_count(max(1, cached.window or 0), page_tokens)
+        case ComponentName.FULL:
+            return cached.interval // page_tokens
 
 
 def _mib(count: int) -> str:

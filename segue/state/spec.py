@@ -16,15 +16,23 @@ class ComponentName(StrEnum):
 
 
 class DType(StrEnum):
-    """Element types that state and weights may have."""
+    """Element types that state and weights may have; an 8-bit one is for stored vectors, which have scales beside."""
 
     FLOAT32 = "float32"
     BFLOAT16 = "bfloat16"
     FLOAT16 = "float16"
+    FLOAT8_E4M3 = "float8_e4m3"
 
     @property
     def item_bytes(self) -> int:
-        return 4 if self is DType.FLOAT32 else 2
+        return _ITEM_BYTES[self]
+
+
+_ITEM_BYTES = {DType.FLOAT32: 4, DType.BFLOAT16: 2, DType.FLOAT16: 2, DType.FLOAT8_E4M3: 1}
+COMPUTE_DTYPES = (DType.FLOAT32, DType.BFLOAT16, DType.FLOAT16)
+"""What a model can compute in."""
+KV_DTYPES = {"fp8": DType.FLOAT8_E4M3}
+"""What keys and values can be stored in beside the compute dtype, as settings call it."""
 
 
 @dataclass(frozen=True, slots=True)

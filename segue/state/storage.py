@@ -1,26 +1,34 @@
 """The one arena of a process and typed views into it; never decides who owns a page or a slot."""
 
 from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 import torch
 
+from segue.state.coverage import Coverage
 from segue.state.layout import Field, UnitLayout
 from segue.state.spec import ComponentName, DType
 
+COVERAGE = Coverage("the storage", ComponentName.FULL, ComponentName.WINDOW, ComponentName.RECURRENT)
 TORCH_DTYPE: dict[DType, torch.dtype] = {
     DType.FLOAT32: torch.float32,
     DType.BFLOAT16: torch.bfloat16,
     DType.FLOAT16: torch.float16,
+    DType.FLOAT8_E4M3: torch.float8_e4m3fn,
 }
 
 
 class Storage:
     """Page-major memory of all components, cut from one byte arena that is allocated (and registered) once for life."""
 
+    cpu_copy_carries_mamba: ClassVar[bool] = False
+    """Whether the host copy of a request's pages has its recurrent state in it. Here slots are copied by themselves."""
+
     def __init__(
         self, layouts: Sequence[UnitLayout], counts: Mapping[ComponentName, int], device: torch.device
     ) -> None:
         """`counts`: units per component, sink included. Memory starts zeroed."""
+        COVERAGE.require(layout.component for layout in layouts)
         self.layouts = {layout.component: layout for layout in layouts}
         self._counts = dict(counts)
         self._base: dict[ComponentName, int] = {}

@@ -305,7 +305,7 @@ class PoolStatus(_message.Message):
     def __init__(self, component: _Optional[str] = ..., capacity: _Optional[int] = ..., free: _Optional[int] = ..., held: _Optional[int] = ..., cached: _Optional[int] = ..., reserved: _Optional[int] = ..., quarantined: _Optional[int] = ..., sink: _Optional[int] = ..., unit_bytes: _Optional[int] = ...) -> None: ...
 
 class WorkerStatus(_message.Message):
-    __slots__ = ("ready", "running", "waiting", "steps", "generated_tokens", "prefill_tokens", "pools", "unpromised", "promised", "transfers", "cache", "worker_id")
+    __slots__ = ("ready", "running", "waiting", "steps", "generated_tokens", "prefill_tokens", "pools", "unpromised", "promised", "transfers", "cache", "retraction", "worker_id")
     READY_FIELD_NUMBER: _ClassVar[int]
     RUNNING_FIELD_NUMBER: _ClassVar[int]
     WAITING_FIELD_NUMBER: _ClassVar[int]
@@ -317,6 +317,7 @@ class WorkerStatus(_message.Message):
     PROMISED_FIELD_NUMBER: _ClassVar[int]
     TRANSFERS_FIELD_NUMBER: _ClassVar[int]
     CACHE_FIELD_NUMBER: _ClassVar[int]
+    RETRACTION_FIELD_NUMBER: _ClassVar[int]
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     ready: bool
     running: int
@@ -329,8 +330,53 @@ class WorkerStatus(_message.Message):
     promised: int
     transfers: Transfers
     cache: Cache
+    retraction: Retraction
     worker_id: str
-    def __init__(self, ready: _Optional[bool] = ..., running: _Optional[int] = ..., waiting: _Optional[int] = ..., steps: _Optional[int] = ..., generated_tokens: _Optional[int] = ..., prefill_tokens: _Optional[int] = ..., pools: _Optional[_Iterable[_Union[PoolStatus, _Mapping]]] = ..., unpromised: _Optional[int] = ..., promised: _Optional[int] = ..., transfers: _Optional[_Union[Transfers, _Mapping]] = ..., cache: _Optional[_Union[Cache, _Mapping]] = ..., worker_id: _Optional[str] = ...) -> None: ...
+    def __init__(self, ready: _Optional[bool] = ..., running: _Optional[int] = ..., waiting: _Optional[int] = ..., steps: _Optional[int] = ..., generated_tokens: _Optional[int] = ..., prefill_tokens: _Optional[int] = ..., pools: _Optional[_Iterable[_Union[PoolStatus, _Mapping]]] = ..., unpromised: _Optional[int] = ..., promised: _Optional[int] = ..., transfers: _Optional[_Union[Transfers, _Mapping]] = ..., cache: _Optional[_Union[Cache, _Mapping]] = ..., retraction: _Optional[_Union[Retraction, _Mapping]] = ..., worker_id: _Optional[str] = ...) -> None: ...
+
+class Retraction(_message.Message):
+    __slots__ = ("by_memory", "by_test", "requests", "resumed", "recomputed", "mismatched", "waiting", "saved_bytes", "restored_bytes", "copy_s", "away_s", "resumed_extend_tokens", "recomputed_tokens", "host")
+    BY_MEMORY_FIELD_NUMBER: _ClassVar[int]
+    BY_TEST_FIELD_NUMBER: _ClassVar[int]
+    REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    RESUMED_FIELD_NUMBER: _ClassVar[int]
+    RECOMPUTED_FIELD_NUMBER: _ClassVar[int]
+    MISMATCHED_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FIELD_NUMBER: _ClassVar[int]
+    SAVED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    RESTORED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    COPY_S_FIELD_NUMBER: _ClassVar[int]
+    AWAY_S_FIELD_NUMBER: _ClassVar[int]
+    RESUMED_EXTEND_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    RECOMPUTED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    by_memory: int
+    by_test: int
+    requests: int
+    resumed: int
+    recomputed: int
+    mismatched: int
+    waiting: int
+    saved_bytes: int
+    restored_bytes: int
+    copy_s: float
+    away_s: float
+    resumed_extend_tokens: int
+    recomputed_tokens: int
+    host: _containers.RepeatedCompositeFieldContainer[HostPool]
+    def __init__(self, by_memory: _Optional[int] = ..., by_test: _Optional[int] = ..., requests: _Optional[int] = ..., resumed: _Optional[int] = ..., recomputed: _Optional[int] = ..., mismatched: _Optional[int] = ..., waiting: _Optional[int] = ..., saved_bytes: _Optional[int] = ..., restored_bytes: _Optional[int] = ..., copy_s: _Optional[float] = ..., away_s: _Optional[float] = ..., resumed_extend_tokens: _Optional[int] = ..., recomputed_tokens: _Optional[int] = ..., host: _Optional[_Iterable[_Union[HostPool, _Mapping]]] = ...) -> None: ...
+
+class HostPool(_message.Message):
+    __slots__ = ("name", "capacity", "free", "held")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    CAPACITY_FIELD_NUMBER: _ClassVar[int]
+    FREE_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    capacity: int
+    free: int
+    held: int
+    def __init__(self, name: _Optional[str] = ..., capacity: _Optional[int] = ..., free: _Optional[int] = ..., held: _Optional[int] = ...) -> None: ...
 
 class Cache(_message.Message):
     __slots__ = ("looked_up_tokens", "hits", "checkpoints_taken", "checkpoints_duplicate", "checkpoints_skipped", "checkpoints_evicted", "checkpoints_resumed", "floors_dropped", "floor_tokens", "floor_tokens_max", "floor_tokens_decoding", "decode_rows", "prompts_extended", "prompts_sent")

@@ -9,13 +9,17 @@ from dataclasses import fields
 from typing import Any
 
 from segue.ids import WorkerId
+from segue.state.pool import PoolCounts
 from segue.v1 import worker_pb2 as pb
-from segue.wire.values import CacheFigures, CacheHits, PoolStatus, Transfers, WorkerStatus
+from segue.wire.values import CacheFigures, CacheHits, PoolStatus, RetractionFigures, Transfers, WorkerStatus
 
 _POOL = [field.name for field in fields(PoolStatus)]
 _TRANSFERS = [field.name for field in fields(Transfers)]
 _CACHE = [field.name for field in fields(CacheFigures) if field.name != "hits"]
-_LOAD = [field.name for field in fields(WorkerStatus) if field.name not in ("worker_id", "transfers", "cache", "pools")]
+_RETRACTION = [field.name for field in fields(RetractionFigures) if field.name != "host"]
+_HOST = ("name", "capacity", "free", "held")
+_PARTS = ("worker_id", "transfers", "cache", "retraction", "pools")
+_LOAD = [field.name for field in fields(WorkerStatus) if field.name not in _PARTS]
 
 
 def status_to_proto(value: WorkerStatus) -> pb.WorkerStatus:
@@ -26,6 +30,10 @@ def status_to_proto(value: WorkerStatus) -> pb.WorkerStatus:
             hits=[pb.CacheHits(limited_by=hits.limited_by, tokens=hits.tokens) for hits in value.cache.hits],
             **_alike(value.cache, _CACHE),
         ),
+        retraction=pb.Retraction(
+            host=[pb.HostPool(**_alike(pool, _HOST)) for pool in value.retraction.host],
+            **_alike(value.retraction, _RETRACTION),
+        ),
         pools=[pb.PoolStatus(**_alike(pool, _POOL)) for pool in value.pools],
         **_alike(value, _LOAD),
     )
@@ -35,10 +43,15 @@ def status_from_proto(message: pb.WorkerStatus) -> WorkerStatus:
     hits = tuple(
         CacheHits(one.limited_by if one.HasField("limited_by") else None, one.tokens) for one in message.cache.hits
     )
+    host = tuple(
+        PoolCounts(one.name, one.capacity, one.free, one.held, sink=one.capacity - one.free - one.held)
+        for one in message.retraction.host
+    )
     return WorkerStatus(
         worker_id=WorkerId(message.worker_id),
         transfers=Transfers(**_alike(message.transfers, _TRANSFERS)),
         cache=CacheFigures(hits=hits, **_alike(message.cache, _CACHE)),
+        retraction=RetractionFigures(host=host, **_alike(message.retraction, _RETRACTION)),
         pools=tuple(PoolStatus(**_alike(pool, _POOL)) for pool in message.pools),
         **_alike(message, _LOAD),
     )

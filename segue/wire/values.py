@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from segue.batch.news import Ended, Usage
+from segue.batch.retraction_figures import RetractionFigures
 from segue.batch.sampling import SamplingDefaults
 from segue.batch.scores import PromptScores, Scores, Top
 from segue.batch.submission import GenerateSpec
@@ -28,6 +29,7 @@ __all__ = [
     "PoolStatus",
     "PromptScores",
     "Resume",
+    "RetractionFigures",
     "RouterMessage",
     "Scores",
     "StepNews",
@@ -171,7 +173,7 @@ class Transfers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerStatus:
-    """Load of a worker, every one of its pools, and what came of its prefix cache.
+    """Load of a worker, every one of its pools, and what came of its prefix cache and of retraction.
 
     Of the waiting, `unpromised` await their state from another worker and have no room promised; `promised` ones have,
     and are not among the waiting.
@@ -189,6 +191,7 @@ class WorkerStatus:
     promised: int = 0
     transfers: Transfers = Transfers()
     cache: CacheFigures = field(default_factory=CacheFigures)
+    retraction: RetractionFigures = field(default_factory=RetractionFigures)
 
 
 RouterMessage: TypeAlias = Attach | Cancel | Finish | Heartbeat

@@ -85,6 +85,22 @@ def test_exactly_the_pages_that_meet_the_window_or_the_floor_stay(
     held.check([])
 
 
+def test_a_refused_return_leaks_no_page_of_the_components_that_had_room() -> None:
+    held = holdings(full=10, window=10, slots=1)
+    running, away = request(1), request(2)
+    held.admit(running)
+    away.computed = 30
+    with pytest.raises(PoolExhausted, match="recurrent"):
+        held.readmit(away)
+    assert away.tables is None
+    held.check([running])
+    held.release(running)
+    held.readmit(away)
+    assert away.tables is not None
+    assert (len(away.tables.full), away.tables.window_first, len(away.tables.window)) == (8, 6, 8)
+    held.check([away])
+
+
 def test_a_matched_checkpoint_is_not_evicted_for_the_slot_that_is_to_be_its_copy() -> None:
     pools = {ComponentName.FULL: Pool("full", 60), ComponentName.RECURRENT: Pool("recurrent", 3)}
     shape = CacheShape(page_tokens=4, full=True, window=None, recurrent=True, grid=4, interval=4)
@@ -98,7 +114,7 @@ def test_a_matched_checkpoint_is_not_evicted_for_the_slot_that_is_to_be_its_copy
     assert first.tables is not None
     assert first.tables.slot is not None
     slots.advance(first.tables.slot, 196, 0)
-    held.publish_ended(first, spare=lambda: 0)
+    held.publish_ended(first, spare=lambda _: 0)
     held.release(first)
     held.check([])
     busy, again = request(2), request(3)

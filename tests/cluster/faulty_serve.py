@@ -13,10 +13,9 @@ from pathlib import Path
 
 from deploy.console import Console
 from deploy.ray_serve import serve_on_ray
-from deploy.settings import load_settings
+from deploy.settings import Settings, load_settings
 from kv_transfer.hosting.loading import Loaded, load
 from segue.batch.step import StepOutput, StepPlan
-from segue.config import EngineConfig
 from segue.engine import StepRunner
 
 
@@ -42,11 +41,11 @@ class FaultyRunner:
         return True
 
 
-def faulty(folder: Path, config: EngineConfig) -> Loaded:
-    """The engine of `config`, with a runner that fails on demand."""
-    loaded = load(config, lambda progress: None, lambda text: None)
+def faulty(folder: Path, settings: Settings) -> Loaded:
+    """The engine that `settings` ask for, with a runner that fails on demand."""
+    loaded = load(settings.engine, lambda progress: None, lambda text: None)
     engine = loaded.engine
-    engine._runner = FaultyRunner(engine._runner, folder, config.role)
+    engine._runner = FaultyRunner(engine._runner, folder, settings.engine.role)
     return loaded
 
 

@@ -21,8 +21,8 @@ async def test_a_worker_that_answers_and_one_that_does_not() -> None:
         head, up, down, _, reason, _ = table(await ask(router.url, PLAIN)).splitlines()
     assert head.split()[:4] == ["role", "worker", "address", "state"]
     assert up.split()[2:5] == [worker.address, "ready", "0"]
-    assert up.split()[-7:] == ["-", "full", "5", "+", "2", "/", "10"]
-    assert down.split() == ["?", "?", "127.0.0.1:1", "connecting", "0", "?", "?", "?", "?"]
+    assert up.split()[-10:] == ["-", "0", "/", "0", "full", "5", "+", "2", "/", "10"]
+    assert down.split() == ["?", "?", "127.0.0.1:1", "connecting", "0", "?", "?", "?", "?", "?"]
     assert reason.startswith("127.0.0.1:1 says nothing of itself: ")
 
 
@@ -30,8 +30,8 @@ async def test_of_what_was_looked_up_the_reused_share_is_shown_beside_what_is_ca
     async with FakeWorker(answer) as worker, served(worker) as router:
         worker.cache = CacheFigures(looked_up_tokens=200, hits=(CacheHits("recurrent", 90), CacheHits(None, 60)))
         head, up = table(await ask(router.url, PLAIN)).splitlines()
-    assert head.split()[-7:] == ["reused", "pools", "(used", "+", "cached", "/", "all)"]
-    assert up.split()[-7:] == ["75%", "full", "5", "+", "2", "/", "10"]
+    assert head.split()[-8:] == ["reused", "retracted", "pools", "(used", "+", "cached", "/", "all)"]
+    assert up.split()[-10:] == ["75%", "0", "/", "0", "full", "5", "+", "2", "/", "10"]
 
 
 async def test_where_all_answer_nothing_follows_the_table() -> None:

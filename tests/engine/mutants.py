@@ -14,8 +14,8 @@ MUTANTS = (
     Mutant(
         "pages that were set aside ahead are not committed",
         "segue/batch/admission.py",
-        "max(min(window_pages, reach), _held(request))",
-        "min(window_pages, reach)",
+        "max(min(pages, reach), _held(request))",
+        "min(pages, reach)",
         _RECEIVING,
     ),
     Mutant(
@@ -42,22 +42,22 @@ MUTANTS = (
     Mutant(
         "promised requests are not committed",
         "segue/batch/scheduler.py",
-        "            committed = (*self._running, *self.incoming.promised)",
-        "            committed = self._running",
+        "        return [*self._owners, *self.incoming.committed]",
+        "        return self._owners",
         _RECEIVING,
     ),
     Mutant(
         "a promised request that ends keeps its promise",
         "segue/batch/incoming.py",
-        "        for place in (self._unasked, self._line, self._promised, self._news):",
-        "        for place in (self._unasked, self._line, self._news):",
+        "(self._unasked, self._line, self._promised, self._news, self._recalled, self._to_call)",
+        "(self._unasked, self._line, self._news, self._recalled, self._to_call)",
         _RECEIVING,
     ),
     Mutant(
         "a request that ended is still told of its promise",
         "segue/batch/incoming.py",
-        "        for place in (self._unasked, self._line, self._promised, self._news):",
-        "        for place in (self._unasked, self._line, self._promised):",
+        "(self._unasked, self._line, self._promised, self._news, self._recalled, self._to_call)",
+        "(self._unasked, self._line, self._promised, self._recalled, self._to_call)",
         _RECEIVING,
     ),
     Mutant(
@@ -112,8 +112,8 @@ MUTANTS = (
     Mutant(
         "relief may take the checkpoint that a slot is to be a copy of",
         "segue/batch/holdings.py",
-        "                tables.slot = Slot(pool.alloc(1)[0])\n",
-        "                self._using[request.handle] = request\n                tables.slot = Slot(pool.alloc(1)[0])\n",
+        "            try:\n                tables.slot = Slot(",
+        "            self._using[request.handle] = request\n            try:\n                tables.slot = Slot(",
         _REUSE,
     ),
     Mutant(
@@ -203,7 +203,7 @@ MUTANTS = (
     Mutant(
         "scoring: the bound is each request's, not the step's",
         "segue/batch/scheduler.py",
-        "                scorable -= len(rows[-1].scored)\n",
+        "            scorable -= len(rows[-1].scored)\n",
         "",
         _SCORING,
     ),

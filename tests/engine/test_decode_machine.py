@@ -8,16 +8,17 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from segue.batch.admission import headroom
+from segue.batch.lifecycle import Phase
 from segue.batch.news import EngineNews
 from segue.batch.request import EmittedToken, Request
 from segue.batch.role import Role
-from segue.errors import ContextTooLong, PoolExhausted, QueueFull
+from segue.errors import ContextTooLong, PeerLost, PoolExhausted, QueueFull
 from segue.handoff import Part, UnitRow
 from segue.ids import Handle
 from segue.state.needs import first_window_page, page_count
 from segue.state.pool import Owner
 from segue.state.spec import ComponentName
-from tests.support.policies import EOS, Rig, rig, spec
+from tests.support.policies import EOS, HOST_MEMORY, HostMemory, Rig, rig, spec
 
 
 @dataclass
@@ -45,16 +46,23 @@ class DecodeMachine(RuleBasedStateMachine):
         window=st.sampled_from([1, 6]),
         window_pages=st.sampled_from([27, 40]),
         cached=st.booleans(),
+        memory=HOST_MEMORY,
     )
     def start(
-        self, components: frozenset[ComponentName], page: int, window: int, window_pages: int, cached: bool
+        self,
+        components: frozenset[ComponentName],
+        page: int,
+        window: int,
+        window_pages: int,
+        cached: bool,
+        memory: HostMemory,
     ) -> None:
         self.made = rig(
             components=components,
             role=Role.DECODE,
             page_tokens=page,
             window=window,
-            pages=90,
+            pages=90 if memory.backups is None else 62,
             window_pages=window_pages + 20 * cached,
             slots=9 if cached else 3,
             max_running=3,
@@ -63,6 +71,9 @@ class DecodeMachine(RuleBasedStateMachine):
             chunk_tokens=5,
             step_tokens=8,
             cached=cached,
+            backups=memory.backups,
+            slow=memory.slow,
+            rules=memory.rules,
         )
         self.promises: dict[Handle, Promise] = {}
         # Prompt checkpoints that are still to follow a state.
@@ -97,6 +108,7 @@ class DecodeMachine(RuleBasedStateMachine):
         record = self.made.engine.launch()
         if record is not None:
             self._note(self.made.engine.commit(record))
+        self.made.engine.take_recalled()
         for request in self.made.engine.take_promised():
             self.promises[request.handle] = self._reserve(request)
 
@@ -107,6 +119,8 @@ class DecodeMachine(RuleBasedStateMachine):
         if promise is None or promise.owner is Owner.QUARANTINED:
             return
         token = EmittedToken(EOS if stops else 9, 0.0)
+        request = next(one for one in self.made.engine.live_requests() if one.handle == handle)
+        self.made.contents.arrive(request, promise.rows, request.known_len)
         news = self.made.engine.receive_last(Handle(handle), 1, token, 0)
         if news is not None:
             self._fence(promise)
@@ -114,6 +128,7 @@ class DecodeMachine(RuleBasedStateMachine):
             del self.promises[Handle(handle)]
             self._take(promise.rows)
             if promise.wanted is not None:
+                self.made.contents.arrive(request, promise.checkpoint, promise.wanted)
                 self.followers[Handle(handle)] = promise.checkpoint
             news = self.made.engine.receive(Handle(handle), 1, promise.rows, token, 0, promise.wanted)
         self._note(news)
@@ -131,6 +146,28 @@ class DecodeMachine(RuleBasedStateMachine):
         for row in rows:
             self.made.pools[row.component].free(_units(row), Owner.RESERVED)
         self.made.engine.give_up_checkpoint(Handle(handle))
+
+    @rule(handle=st.integers(1, 12))
+    def sender_fails(self, handle: int) -> None:
+        """A request that was taken off the device before goes on here, any other one ends."""
+        if not any(one.handle == handle and one.phase is Phase.AWAITING for one in self.made.engine.live_requests()):
+            return
+        if not self.made.engine.fall_back(Handle(handle), 1):
+            self.made.engine.fail(Handle(handle), 1, PeerLost("its sender is gone"))
+            (ended,) = self.made.engine.take_ended()
+            del self.reached[ended.handle]
+        if (promise := self.promises.get(Handle(handle))) is not None and promise.owner is Owner.RESERVED:
+            self._fence(promise)
+
+    @rule()
+    def a_copy_finishes(self) -> None:
+        if self.made.store is not None:
+            self.made.store.tick()
+
+    @rule()
+    def host_memory_breaks(self) -> None:
+        if self.made.store is not None:
+            self.made.store.breaks = not self.made.store.breaks
 
     @rule(handle=st.integers(1, 12))
     def sender_settles(self, handle: int) -> None:
@@ -153,6 +190,7 @@ class DecodeMachine(RuleBasedStateMachine):
         if not hasattr(self, "made"):
             return
         self.made.engine.check()
+        assert self.made.engine.status().retraction.resumed_extend_tokens == 0
         for name, pool in self.made.pools.items():
             promised = [row for promise in self.promises.values() for row in promise.all_rows]
             following = [row for rows in self.followers.values() for row in rows]

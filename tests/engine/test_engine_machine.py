@@ -8,7 +8,7 @@ from segue.batch.step import StepRecord
 from segue.errors import ContextTooLong, QueueFull
 from segue.ids import Handle
 from segue.state.spec import ComponentName
-from tests.support.policies import EOS, Rig, rig, spec
+from tests.support.policies import EOS, HOST_MEMORY, HostMemory, Rig, rig, spec
 
 TRAITS = st.sampled_from(
     [
@@ -35,9 +35,17 @@ class EngineMachine(RuleBasedStateMachine):
         chunk=st.integers(1, 9),
         budget=st.integers(3, 12),
         cached=st.booleans(),
+        memory=HOST_MEMORY,
     )
     def start(
-        self, components: frozenset[ComponentName], page: int, window: int, chunk: int, budget: int, cached: bool
+        self,
+        components: frozenset[ComponentName],
+        page: int,
+        window: int,
+        chunk: int,
+        budget: int,
+        cached: bool,
+        memory: HostMemory,
     ) -> None:
         self.reached = {}
         self.made = rig(
@@ -53,6 +61,9 @@ class EngineMachine(RuleBasedStateMachine):
             slots=9 if cached else 3,
             max_len=40,
             cached=cached,
+            backups=memory.backups,
+            slow=memory.slow,
+            rules=memory.rules,
         )
 
     @rule(
@@ -104,6 +115,16 @@ class EngineMachine(RuleBasedStateMachine):
             assert ended.handle in self.reached, "a request ends once"
             del self.reached[ended.handle]
 
+    @rule()
+    def a_copy_finishes(self) -> None:
+        if self.made.store is not None:
+            self.made.store.tick()
+
+    @rule()
+    def host_memory_breaks(self) -> None:
+        if self.made.store is not None:
+            self.made.store.breaks = not self.made.store.breaks
+
     @rule(handle=st.integers(1, 12))
     def cancel(self, handle: int) -> None:
         self.made.engine.cancel(Handle(handle), 1)
@@ -119,6 +140,7 @@ class EngineMachine(RuleBasedStateMachine):
             status = self.made.engine.status()
             assert status.running <= 3
             assert status.waiting <= 4
+            assert status.retraction.resumed_extend_tokens == 0
 
     def teardown(self) -> None:
         if not hasattr(self, "made"):

@@ -18,7 +18,7 @@ FIRST = EmittedToken(9, -0.5)
 
 
 def reserve(made: Rig, request: Request) -> list[UnitRow]:
-    """What a receiver sets aside for a request, as HELD units."""
+    """What a receiver sets aside for a request, as HELD units, with its state in them."""
     n, page, window = request.known_len, made.runner.page_tokens, made.runner.window
     stop = page_count(n + headroom(request), page)
     rows = []
@@ -26,6 +26,7 @@ def reserve(made: Rig, request: Request) -> list[UnitRow]:
         first = first_window_page(n, window or 0, page) if name is ComponentName.WINDOW else 0
         count = 1 if name is ComponentName.RECURRENT else stop - first
         rows.append(UnitRow(Part.STATE, name, first, tuple(pool.alloc(count))))
+    made.contents.arrive(request, rows, n)
     return rows
 
 

@@ -90,6 +90,8 @@ def test_a_second_turn_is_granted_in_a_pool_of_just_the_planned_size(window: int
             for part, name, start, stop in pieces
             if start < stop
         ]
+        made.contents.arrive(request, [row for row in rows if row.part is Part.STATE], length)
+        made.contents.arrive(request, [row for row in rows if row.part is Part.CHECKPOINT], offered)
         made.engine.receive(handle, 1, _taken(made, rows, Part.STATE), TOKEN, 0, wanted)
         # What follows the state comes when decoding has gone on for a while, and needs the window below it.
         for _ in range(3):

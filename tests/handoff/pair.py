@@ -9,6 +9,8 @@ from pathlib import Path
 import torch
 
 from decode_service.host import Host
+from decode_service.retraction.config import RetractionConfig
+from decode_service.retraction.parts import retraction_parts
 from decode_service.worker import Worker
 from kv_transfer.hosting.config import TransferConfig, WorkerConfig
 from kv_transfer.hosting.loading import Identity, Loaded, fingerprint
@@ -22,7 +24,7 @@ from segue.ids import Handle
 from segue.models.options import BuildOptions
 from segue.models.registry import build_model
 from segue.runner.context import Model, StepContext
-from segue.state.spec import DType
+from segue.state.spec import KV_DTYPES
 from segue.weights.folder import ModelFolder
 from segue.weights.source import WeightSource
 from segue.wire import GenerateSpec, PoolStatus, WorkerStatus
@@ -69,19 +71,22 @@ class GatedModel:
         return self._model.forward(step)
 
 
-def loading(config: EngineConfig, gate: Gate | None = None) -> Callable[[], Loaded]:
-    """Loads an engine, on whatever thread it is called."""
+def loading(
+    config: EngineConfig, gate: Gate | None = None, retraction: RetractionConfig | None = None
+) -> Callable[[], Loaded]:
+    """Loads an engine, on whatever thread it is called. Without `retraction` nobody is taken off the device."""
 
     def build() -> Loaded:
         torch.set_num_threads(config.threads)
         folder = ModelFolder.open(config.model)
-        options = BuildOptions(dtype=DType.FLOAT32, deterministic=True, device=torch.device("cpu"))
+        options = BuildOptions(kv_dtype=KV_DTYPES.get(config.kv_dtype), deterministic=True)
         model = build_model(folder.config, WeightSource(folder.files, lambda _: None), options)
         built = assemble(
             config,
             model if gate is None else GatedModel(model, gate),
             name="small",
             generation=folder.generation,
+            retraction=None if retraction is None else retraction_parts(retraction, config.page_tokens),
         )
         facts = built.engine.facts
         ours = fingerprint(folder, facts)
@@ -153,9 +158,14 @@ async def paired(
     silence_s: float = 20.0,
     extend_tokens: int = 0,
     prefill: dict[str, object] | None = None,
+    decode: dict[str, object] | None = None,
+    retraction: RetractionConfig | None = None,
     **changes: object,
 ) -> AsyncIterator[Pair]:
-    """A connected pair with digests on, both gates open. `changes` are of both engines, `prefill` of one."""
+    """A connected pair with digests on, both gates open.
+
+    `changes` are of both engines, `prefill` and `decode` of one.
+    """
     transfer = TransferConfig(
         transports=transports,
         verify=True,
@@ -168,7 +178,8 @@ async def paired(
     sender, receiver = PrefillHost(QUICK, transfer, neighbours), Host(QUICK, transfer, neighbours)
     gates = Gate(), Gate()
     await sender.start(loading(engine_config(folder, "prefill", **{**changes, **(prefill or {})}), gates[0]))
-    await receiver.start(loading(engine_config(folder, "decode", **changes), gates[1]))
+    ours = engine_config(folder, "decode", **{**changes, **(decode or {})})
+    await receiver.start(loading(ours, gates[1], retraction))
     try:
         async with RouterEnd(receiver.address) as router, router.attach() as stream:
             yield Pair(sender, receiver, router, stream, *gates)

@@ -4,6 +4,8 @@ import torch
 from torch import Tensor
 
 from segue.kernels.memory import MemoryViews, StateMemory
+from segue.models.options import BuildOptions
+from segue.models.parts import AttentionShape
 from segue.state.layout import Shard, layouts
 from segue.state.spec import ComponentName, DType, ModelState, StateTensor
 from segue.state.storage import Storage
@@ -15,13 +17,12 @@ def noise(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
-def paged_memory(heads: int, dim: int, page_tokens: int) -> tuple[StateMemory, StateMemory]:
-    """Keys and values of the second of two layers, so that neither blocks nor rows are contiguous."""
-    tensors = [
-        StateTensor(layer, name, ComponentName.FULL, heads, (dim,), DType.FLOAT32) for layer in (0, 1) for name in "kv"
-    ]
-    views = _poisoned(tensors, ComponentName.FULL, page_tokens)
-    return views.get(1, "k"), views.get(1, "v")
+def paged_memory(heads: int, dim: int, page_tokens: int, kv_dtype: DType | None) -> MemoryViews:
+    """Keys and values of two layers; of the second, neither blocks nor rows are contiguous."""
+    shape = AttentionShape(hidden=heads * dim, query_heads=heads, kv_heads=heads, head_dim=dim, window=None)
+    options = BuildOptions(kv_dtype=kv_dtype)
+    tensors = [tensor for layer in (0, 1) for tensor in shape.state(layer, ComponentName.FULL, options)]
+    return _poisoned(tensors, ComponentName.FULL, page_tokens)
 
 
 def slot_memory(groups: int, shape: tuple[int, ...], beside: int) -> StateMemory:

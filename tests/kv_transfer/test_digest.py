@@ -12,7 +12,7 @@ from kv_transfer.plan import Contents
 from segue.errors import DigestMismatch
 from segue.handoff import Part, StateDigest, Ticket, UnitRow
 from segue.ids import RequestId, ReservationId, WorkerId
-from segue.state.spec import ComponentName
+from segue.state.spec import ComponentName, DType, ModelState, StateTensor
 from segue.state.storage import Storage
 from tests.support.handoff_state import FULL, RECURRENT, WINDOW, make_storage, model_state, write_pages, write_slot
 
@@ -40,7 +40,7 @@ def test_digests_do_not_depend_on_page_size_or_place(page_tokens: int) -> None:
 
 @settings(max_examples=40)
 @given(st.data())
-def test_one_changed_element_changes_its_component_and_no_other(data: st.DataObject) -> None:
+def test_one_changed_byte_changes_its_component_and_no_other(data: st.DataObject) -> None:
     storage, rows = placed(4, 1)
     before = digest_contents(storage, rows, CONTENTS)
     index = data.draw(st.integers(0, 2))
@@ -53,7 +53,7 @@ def test_one_changed_element_changes_its_component_and_no_other(data: st.DataObj
     else:
         position = data.draw(st.integers(one.start, one.stop - 1))
         cell = view[row.units[position // 4], group, position % 4].view(-1)
-    cell[data.draw(st.integers(0, cell.numel() - 1))].neg_()
+    cell.view(torch.uint8)[data.draw(st.integers(0, cell.numel() * tensor.dtype.item_bytes - 1))] ^= 0x80
     changed = [one != other for one, other in zip(before, digest_contents(storage, rows, CONTENTS), strict=True)]
     assert changed == [i == index for i in range(3)]
 
@@ -101,8 +101,8 @@ def test_the_tail_of_a_page_is_cleared_in_every_tensor_and_the_rest_kept() -> No
     page = rows[0].units[-1]
     assert page is not None
     zero_tail(storage, FULL, page, N - 12)
-    for layer, name in ((1, "k"), (1, "v"), (3, "k"), (3, "v")):
-        assert not storage.view(layer, name)[page, :, 1:].any()
+    for field in storage.layouts[FULL].fields:
+        assert not storage.view(field.tensor.layer, field.tensor.name)[page, :, 1:].any()
     assert digest_contents(storage, rows, CONTENTS) == before
 
 
@@ -120,3 +120,21 @@ def test_a_component_without_a_digest_is_a_mismatch() -> None:
     ours = digest_contents(*placed(4, 1), CONTENTS)
     with pytest.raises(DigestMismatch, match="none was sent"):
         require_equal_digests(ours, [StateDigest(ComponentName.FULL, ours[0].value)], CONTENTS, TICKET, WorkerId("w"))
+
+
+@pytest.mark.parametrize("dim", [1, 2, 3, 4, 12, 16, 64])
+@pytest.mark.parametrize("dtype", [DType.FLOAT8_E4M3, DType.BFLOAT16, DType.FLOAT32])
+def test_vectors_of_any_size_are_read_to_their_last_byte(dtype: DType, dim: int) -> None:
+    def digest(page_tokens: int, damaged: int | None = None) -> StateDigest:
+        _, storage, _ = make_storage(ModelState.of([StateTensor(0, "k", FULL, 2, (dim,), dtype)]), page_tokens, 8)
+        row = UnitRow(Part.STATE, FULL, 0, (3, 5, 2, 7, 1)[: -(-5 // page_tokens)])
+        write_pages(storage, row, "r", 0, 5)
+        if damaged is not None:
+            storage.view(0, "k")[row.units[-1], 1, 4 % page_tokens].view(torch.uint8)[damaged] ^= 1
+        return digest_contents(storage, [row], [Contents(FULL, 0, 5)])[0]
+
+    whole = digest(1)
+    assert digest(4) == whole
+    for damaged in range(dim * dtype.item_bytes):
+        assert digest(1, damaged) != whole
+        assert digest(4, damaged) != whole

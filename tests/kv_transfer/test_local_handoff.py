@@ -149,6 +149,16 @@ def test_a_byte_that_changed_on_the_way_is_found_and_the_units_come_back() -> No
     assert all(pool.free_count == pool.usable_count for pool in pair.pools.values())
 
 
+@pytest.mark.parametrize("tensor", ["k", "k_scale", "v", "v_scale"])
+def test_a_tensor_of_a_page_that_did_not_arrive_is_missed(tensor: str) -> None:
+    pair = Pair(Terms(13, 0, 8), 4, 6)
+    pair.send(5)
+    row = next(row for row in pair.incoming.grant.rows if row.component is FULL)
+    pair.target.view(3, tensor)[row.units[2]].zero_()
+    with pytest.raises(DigestMismatch, match=r"full positions \[0, 13\)"):
+        pair.accept(Part.STATE)
+
+
 def test_another_plan_is_refused_before_the_first_byte() -> None:
     pair = Pair(Terms(13, 0), 4, 6)
     pair.plan = replace(pair.plan, terms=Terms(13, 4))

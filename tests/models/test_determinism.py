@@ -8,6 +8,7 @@ import torch
 from transformers import PretrainedConfig
 
 from segue.models.options import BuildOptions
+from segue.state.spec import DType
 from segue.weights.load import load_model
 from tests.support.checkpoints import VOCAB, lara_mini_config, qwen3_config, write_checkpoint
 from tests.support.step_contexts import Bench, Part, Run
@@ -40,10 +41,13 @@ def run_in_company(bench: Bench, texts: list[list[int]], draw: random.Random) ->
     return runs
 
 
+@pytest.mark.parametrize("kv_dtype", [None, DType.FLOAT8_E4M3])
 @pytest.mark.parametrize("name", CONFIGS)
-def test_a_token_has_the_same_bits_in_any_company(name: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_a_token_has_the_same_bits_in_any_company(
+    name: str, kv_dtype: DType | None, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     checkpoint = write_checkpoint(CONFIGS[name](), tmp_path_factory.mktemp("model"))
-    model = load_model(checkpoint.folder, BuildOptions(deterministic=True))
+    model = load_model(checkpoint.folder, BuildOptions(kv_dtype=kv_dtype, deterministic=True))
     texts = texts_of(0)
     alone = []
     for text in texts:

@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+from decode_service.retraction.config import RetractionConfig
 from deploy.ray_config import RayConfig, RoleConfig
 from deploy.settings import ServeConfig
 from kv_transfer.hosting.config import TransferConfig, WorkerConfig
@@ -18,6 +19,7 @@ PARTS = {
     "engine": EngineConfig,
     "worker": WorkerConfig,
     "transfer": TransferConfig,
+    "retraction": RetractionConfig,
     "tls": TlsConfig,
     "router": RouterConfig,
     "ray": RayConfig,

@@ -1,8 +1,8 @@
-"""Habits that hide bugs are not taken up: broad excepts, patched modules, sleeping tests, questions asked twice."""
+"""Habits that hide bugs are not taken up: broad excepts, patched modules, sleeping tests."""
 
 import ast
 
-from tests.repo.sources import Module, calls, dotted_name, imported_names, modules, modules_of_tests, product_modules
+from tests.repo.sources import Module, calls, dotted_name, imported_names, modules, modules_of_tests
 
 # The thread that owns the engine: whatever it raises ends the process in order, instead of vanishing with the thread.
 SUPERVISORS = frozenset({"kv_transfer/hosting/engine_thread.py"})
@@ -45,18 +45,6 @@ def test_no_test_waits_by_sleeping() -> None:
     assert not sleeping
 
 
-def test_one_function_answers_whether_a_model_uses_recurrent_state() -> None:
-    deriving = []
-    for module in product_modules():
-        if module.path == "segue/state/spec.py":
-            continue
-        for node in ast.walk(module.tree):
-            if _asks_for_recurrent(node):
-                assert isinstance(node, ast.expr)
-                deriving.append(f"{module.path}:{node.lineno}")
-    assert not deriving
-
-
 def _broad_excepts(module: Module) -> list[int]:
     """Lines of `except Exception`, `except:` and `suppress(Exception)`; one that ends in `raise` swallows nothing."""
     lines = []
@@ -79,12 +67,3 @@ def _raises_again(node: ast.ExceptHandler) -> bool:
 def _yields_only(call: ast.Call) -> bool:
     """`asyncio.sleep(0)` lets other tasks run once and waits for nothing."""
     return bool(call.args) and isinstance(call.args[0], ast.Constant) and call.args[0].value == 0
-
-
-def _asks_for_recurrent(node: ast.AST) -> bool:
-    """`state.component(ComponentName.RECURRENT)`, or `ComponentName.RECURRENT in ...`."""
-    if isinstance(node, ast.Call) and dotted_name(node.func).endswith(".component"):
-        return any(dotted_name(argument) == "ComponentName.RECURRENT" for argument in node.args)
-    if isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.In | ast.NotIn):
-        return dotted_name(node.left) == "ComponentName.RECURRENT"
-    return False

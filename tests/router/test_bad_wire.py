@@ -106,6 +106,8 @@ async def test_a_connection_that_breaks_under_many_streams_breaks_none_of_them()
         async with reading(router.http) as one, reading(router.http) as other:
             await worker.until(lambda: len(worker.live) == 2)
             worker.step(3)
+            await one.until_text(1)
+            await other.until_text(1)
             await proxy.restart()
             worker.paused = False
             await complete(one)

@@ -18,7 +18,7 @@ from tests.support.fake_worker import FakeWorker
 
 STALL_S = 0.4
 CONFIG = replace(QUICK, client_stall_s=STALL_S)
-TOKENS = 4000
+TOKENS = 2500
 # Twenty alternatives a token, four times: megabytes, which no socket's buffers hold.
 BODY = {"prompt": "x", "max_tokens": TOKENS, "logprobs": 20, "n": 4}
 

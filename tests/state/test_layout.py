@@ -3,11 +3,9 @@
 import pytest
 import torch
 
-from segue.errors import CheckpointError, ConfigError
+from segue.errors import CheckpointError
 from segue.ids import Slot
-from segue.state.layout import Shard, layouts
-from segue.state.needs import window_pages_max
-from segue.state.plan import plan_memory
+from segue.state.layout import ALIGN_BYTES, Shard, layouts
 from segue.state.recurrent import SlotStates
 from segue.state.spec import ComponentName, DType, ModelState, StateTensor, uses_ssm_state
 from segue.state.storage import Storage
@@ -72,6 +70,26 @@ def test_head_groups_are_outermost_so_a_rank_s_heads_are_one_run() -> None:
         assert not bool(torch.isnan(storage.view(layer, "k")[1, 1]).any())
 
 
+@pytest.mark.parametrize("page_tokens", [1, 3, 64])
+@pytest.mark.parametrize("dim", [1, 15, 24, 80, 96, 128, 256])
+def test_head_groups_lie_whole_vectors_of_every_tensor_apart(dim: int, page_tokens: int) -> None:
+    tensors = [
+        StateTensor(layer, name, ComponentName.FULL, 2, (size,), dtype)
+        for layer in range(3)
+        for name, size, dtype in (
+            ("k", dim, DType.FLOAT8_E4M3),
+            ("k_scale", 1, DType.FLOAT32),
+            ("v", 7, DType.BFLOAT16),
+        )
+    ]
+    (layout,) = layouts(ModelState.of(tensors), page_tokens, Shard())
+    needed = sum(tensor.group_bytes for tensor in tensors) * page_tokens
+    assert all(layout.group_bytes % tensor.group_bytes == 0 for tensor in tensors)
+    assert all(field.offset_bytes % ALIGN_BYTES == 0 for field in layout.fields)
+    assert layout.group_bytes % ALIGN_BYTES == 0
+    assert layout.group_bytes >= needed
+
+
 def test_a_shard_holds_its_part_of_the_groups() -> None:
     state = ModelState.of([StateTensor(0, "k", ComponentName.FULL, 4, (8,), DType.FLOAT32)])
     whole, half = layouts(state, 16, Shard())[0], layouts(state, 16, Shard(1, 2))[0]
@@ -108,34 +126,6 @@ def test_a_slot_with_pending_records_is_not_a_state() -> None:
     slots.advance(Slot(1), 11, pending=0)
     slots.copy(slots.materialized(Slot(1)), Slot(2))
     assert slots.materialized(Slot(2)).depth == 11
-
-
-def test_the_plan_adds_up_and_prints_why() -> None:
-    state = small_state()
-    units = layouts(state, 4, Shard())
-    plan = plan_memory(state, units, budget_bytes=2 << 20, max_running=4, step_tokens=32, max_len=10_000)
-    assert sum(line.bytes for line in plan.lines) <= plan.budget_bytes
-    assert plan.counts[ComponentName.RECURRENT] == 5
-    assert plan.counts[ComponentName.WINDOW] >= 4 * window_pages_max(6, 1, 4)
-    text = str(plan)
-    for word in ("full", "window", "recurrent", "unused", "4 running"):
-        assert word in text
-
-
-def test_a_window_longer_than_any_request_takes_no_more_pages_than_the_request() -> None:
-    state = small_state(window=10_000)
-    plan = plan_memory(
-        state, layouts(state, 4, Shard()), budget_bytes=2 << 20, max_running=4, step_tokens=32, max_len=40
-    )
-    assert plan.counts[ComponentName.WINDOW] == 4 * 10 + (8 + 4) + 1
-
-
-def test_a_budget_that_holds_no_request_is_refused_with_both_figures() -> None:
-    state = small_state()
-    with pytest.raises(ConfigError, match=r"too little.*raise engine\.state_bytes"):
-        plan_memory(
-            state, layouts(state, 4, Shard()), budget_bytes=1 << 14, max_running=4, step_tokens=32, max_len=10_000
-        )
 
 
 def test_a_received_slot_is_never_cleared() -> None:

@@ -16,8 +16,13 @@ FULL, WINDOW, RECURRENT = ComponentName.FULL, ComponentName.WINDOW, ComponentNam
 
 
 def model_state(window: int | None = 6, width: int = 8, *, recurrent: bool = True) -> ModelState:
-    """Two full layers, one sliding and one recurrent; dims and dtypes differ on purpose."""
-    tensors = [StateTensor(layer, name, FULL, 2, (width,), DType.FLOAT32) for layer in (1, 3) for name in ("k", "v")]
+    """Two full layers, one of them in 8 bits with scales, one sliding and one recurrent; dims and dtypes differ on
+    purpose.
+    """
+    tensors = [StateTensor(1, name, FULL, 2, (width,), DType.FLOAT32) for name in ("k", "v")]
+    for name in ("k", "v"):
+        tensors.append(StateTensor(3, name, FULL, 2, (width,), DType.FLOAT8_E4M3))
+        tensors.append(StateTensor(3, f"{name}_scale", FULL, 2, (1,), DType.FLOAT32))
     if window is not None:
         tensors += [StateTensor(0, name, WINDOW, 4, (6,), DType.BFLOAT16, window) for name in ("k", "v")]
     if recurrent:
@@ -43,6 +48,9 @@ def content(tensor: StateTensor, request: str, depth: int) -> torch.Tensor:
     shape = (depth, tensor.groups, *tensor.shape) if paged else (tensor.groups, *tensor.shape)
     # Each element depends on its own number alone, so a longer prompt begins like a shorter one.
     numbers = torch.arange(math.prod(shape)).reshape(shape) * 2654435761 + zlib.crc32(name.encode())
+    if tensor.dtype is DType.FLOAT8_E4M3:
+        # All codes but those of NaN, which equals nothing.
+        return (numbers % 65521 % 0x7F).to(torch.uint8).view(torch.float8_e4m3fn)
     return (numbers % 65521 / 7).to(TORCH_DTYPE[tensor.dtype])
 
 

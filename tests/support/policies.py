@@ -4,10 +4,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from hypothesis import strategies as st
 
 from segue.batch.admission import HEADROOM_TOKENS, Admission
 from segue.batch.failure import NO_TOKEN, SamplingFailed
 from segue.batch.holdings import Holdings
+from segue.batch.ratio import NewTokenRatio, RetractionRules
+from segue.batch.request import Request
+from segue.batch.retraction import Cause, Retraction
 from segue.batch.reuse import Reuse
 from segue.batch.role import Role
 from segue.batch.sampling import SamplingDefaults, SamplingParams
@@ -24,6 +28,7 @@ from segue.ids import RequestId, RouterId, Slot
 from segue.state.needs import page_count
 from segue.state.pool import Pool
 from segue.state.spec import ComponentName
+from tests.support.contents import Contents, ScriptedStore
 
 EOS = 1
 
@@ -32,14 +37,17 @@ EOS = 1
 class SlotRecorder:
     """A slot door that holds every slot to its rules: started once, only forward, released once."""
 
+    contents: Contents = field(default_factory=lambda: Contents(1, None, frozenset()))
     depths: dict[Slot, int] = field(default_factory=dict)
 
     def start(self, slot: Slot) -> None:
         assert slot not in self.depths, f"slot {slot} is started twice"
         self.depths[slot] = 0
+        self.contents.slots[slot] = hash(())
 
     def resume(self, checkpoint: Slot, slot: Slot) -> None:
         self.receive(slot, self.depths[checkpoint])
+        self.contents.slots[slot] = self.contents.slots[checkpoint]
 
     def receive(self, slot: Slot, depth: int) -> None:
         assert slot not in self.depths, f"slot {slot} holds a state already"
@@ -55,7 +63,8 @@ class SlotRecorder:
 
 @dataclass
 class ScriptedRunner:
-    """Samples the token that `script` gives for (request id, output index); checks that each row's tables cover it.
+    """Samples the token that `script` gives for (request id, output index); checks that each row's tables cover it,
+    and that what it reads there is its own request's.
 
     The prompt token at position p scores -p.
 
@@ -65,6 +74,7 @@ class ScriptedRunner:
     page_tokens: int
     window: int | None
     components: frozenset[ComponentName]
+    contents: Contents
     script: dict[tuple[str, int], int] = field(default_factory=dict)
     plans: list[StepPlan] = field(default_factory=list)
     pages_ahead: int = 0
@@ -85,6 +95,7 @@ class ScriptedRunner:
                 assert None not in tables.window[first : last + 1], "a window page the step reads or writes is missing"
                 assert len(tables.window) in reach
             assert (tables.slot is not None) == (ComponentName.RECURRENT in self.components)
+            self.contents.compute(row)
             if row.samples:
                 tokens.append(self.script.get((request.request_id, len(request.output)), 7))
         scores = tuple(
@@ -98,6 +109,28 @@ class ScriptedRunner:
                 tuple(r for r, token in zip(sampling, tokens, strict=True) if token == NO_TOKEN), output
             )
         return output
+
+
+@dataclass(frozen=True)
+class HostMemory:
+    """Room for so many backups (None: nobody is retracted), how fast it is, and when a test forces a retraction."""
+
+    backups: int | None = None
+    slow: bool = False
+    rules: RetractionRules = field(default_factory=RetractionRules)
+
+
+def _host_memory(backups: int | None, slow: bool, forced_every: int, headroom: int) -> HostMemory:
+    return HostMemory(backups, slow, RetractionRules(headroom_steps=headroom, forced_every=forced_every))
+
+
+HOST_MEMORY = st.builds(
+    _host_memory,
+    backups=st.sampled_from([None, 0, 1, 9, 9]),
+    slow=st.booleans(),
+    forced_every=st.sampled_from([0, 0, 1, 3]),
+    headroom=st.sampled_from([1, 20]),
+)
 
 
 @dataclass
@@ -120,6 +153,21 @@ class Rig:
     clock: Clock
     pools: dict[ComponentName, Pool]
     tree: PrefixTree | None = None
+    store: ScriptedStore | None = None
+    retraction: Retraction | None = None
+
+    @property
+    def ratio(self) -> NewTokenRatio | None:
+        return None if self.retraction is None else self.retraction.ratio
+
+    def take_off(self, request: Request) -> None:
+        """Takes a decoding request off the device, whatever the scheduler thinks of it."""
+        assert self.retraction is not None
+        self.engine._scheduler._retract(self.retraction, request, Cause.TEST)
+
+    @property
+    def contents(self) -> Contents:
+        return self.runner.contents
 
     def step(self) -> None:
         """Launches and commits one step, if there is anything to compute; then checks every pool."""
@@ -137,6 +185,7 @@ class Rig:
             assert not self.tree.forest.roots
         assert all(pool.free + pool.sink == pool.capacity for pool in self.engine.status().pools)
         assert self.slots.depths == {}
+        assert self.store is None or not self.store.backups
 
 
 def rig(
@@ -156,12 +205,19 @@ def rig(
     asks_ahead: int = 2,
     cached: bool = False,
     scored_tokens: int = 16,
+    backups: int | None = None,
+    slow: bool = False,
+    rules: RetractionRules | None = None,
 ) -> Rig:
-    """An engine of the given components; unit counts are without the sink. `cached`: prefixes outlive requests."""
+    """An engine of the given components; unit counts are without the sink. `cached`: prefixes outlive requests.
+
+    With `backups` requests can be retracted, and host memory has room for so many; `slow` copies take a while.
+    """
     width = window if ComponentName.WINDOW in components else None
     sizes = {ComponentName.FULL: pages, ComponentName.WINDOW: window_pages, ComponentName.RECURRENT: slots}
     pools = {name: Pool(name, sizes[name] + 1) for name in ComponentName if name in components}
-    recorder, clock = SlotRecorder(), Clock()
+    contents = Contents(page_tokens, width, components)
+    recorder, clock = SlotRecorder(contents), Clock()
     shape = CacheShape(
         page_tokens=page_tokens,
         full=ComponentName.FULL in components,
@@ -172,6 +228,10 @@ def rig(
     )
     reuse = Reuse(PrefixTree(shape, pools, recorder.release)) if cached else None
     holdings = Holdings(pools, recorder, page_tokens=page_tokens, window=width, reuse=reuse)
+    store = retraction = None
+    if backups is not None:
+        store = ScriptedStore(contents, pools, recorder.depths, backups, slow)
+        retraction = Retraction(store, holdings, rules or RetractionRules(), clock)
     admission = Admission(
         {name: pool.usable_count for name, pool in pools.items()},
         page_tokens=page_tokens,
@@ -180,6 +240,7 @@ def rig(
         max_len=max_len,
         role=role,
         cached=shape if cached else None,
+        ratio=None if retraction is None else retraction.ratio,
     )
     limits = SchedulerLimits(
         max_running=max_running,
@@ -202,12 +263,14 @@ def rig(
         layouts=(),
         role=role,
     )
-    runner = ScriptedRunner(page_tokens, width, components)
+    runner = ScriptedRunner(page_tokens, width, components, contents)
     if role is Role.DECODE:
         runner.pages_ahead = page_count(HEADROOM_TOKENS, page_tokens)
     turns = Turns(asks_ahead) if role is Role.PREFILL else None
-    engine = Engine(facts, Scheduler(limits, admission, holdings, turns), holdings, recorder, runner, clock)
-    return Rig(engine, runner, recorder, clock, pools, None if reuse is None else reuse.tree)
+    scheduler = Scheduler(limits, admission, holdings, turns, retraction)
+    tree = None if reuse is None else reuse.tree
+    engine = Engine(facts, scheduler, holdings, recorder, runner, clock)
+    return Rig(engine, runner, recorder, clock, pools, tree, store, retraction)
 
 
 def spec(

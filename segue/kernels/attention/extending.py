@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from segue.kernels.attention.paging import PageTable
-from segue.kernels.scratch import Scratch
+from segue.kernels.attention.component import PagedComponent
 
 BLOCK_TOKENS = 256
 
@@ -31,18 +30,18 @@ class ExtendRow:
 
     heads: int
     index: Tensor
+    """The (page, head) blocks that its queries see, by head; flat."""
     blocks: tuple[QueryBlock, ...]
 
     @staticmethod
-    def of(
-        table: PageTable, row: int, depth: int, count: int, heads: int, window: int | None, dtype: torch.dtype
-    ) -> "ExtendRow":
+    def of(component: PagedComponent, row: int, depth: int, count: int) -> "ExtendRow":
         """Row `row` of the table has `depth` tokens in memory and `count` new ones, whose keys are stored already."""
+        table, window = component.table, component.window
         size, first = table.page_tokens, int(table.first[row])
         oldest = 0 if window is None else max(0, depth - window)
         columns = slice(oldest // size - first, (depth + count - 1) // size - first + 1)
         assert columns.start >= 0, f"row {row} lacks {table.component} pages from position {oldest}"
-        index = table.head_blocks(row, columns, heads)
+        index = table.head_blocks(row, columns, component.heads)
         base = oldest // size * size
         blocks = []
         for start in range(0, count, BLOCK_TOKENS):
@@ -53,17 +52,13 @@ class ExtendRow:
             unseen = key_position > query_position
             if window is not None:
                 unseen |= key_position < query_position - window
-            hidden = torch.zeros(unseen.shape, dtype=dtype, device=index.device).masked_fill_(unseen, float("-inf"))
+            hidden = torch.zeros(unseen.shape, dtype=component.dtype, device=index.device)
+            hidden.masked_fill_(unseen, float("-inf"))
             blocks.append(QueryBlock(start, stop, key_start - base, depth + stop - base, hidden[None, None]))
-        return ExtendRow(heads, index, tuple(blocks))
+        return ExtendRow(component.heads, index, tuple(blocks))
 
-    def attend(self, query: Tensor, keys: Tensor, values: Tensor, scale: float, scratch: Scratch) -> Tensor:
-        """query [count, query heads, dim]; keys and values are the layer's blocks [pages * heads, page tokens *
-        dim].
-        """
-        shape = (self.heads, self.index.shape[0] // self.heads * keys.shape[1] // query.shape[2], query.shape[2])
-        key = scratch.gather("keys", keys, self.index, shape)
-        value = scratch.gather("values", values, self.index, shape)
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
+        """query [count, query heads, dim]; key and value [heads, tokens, dim] are those of the pages of `index`."""
         out = torch.empty_like(query)
         sharing = query.shape[1] // self.heads
         for block in self.blocks:

@@ -1,0 +1,178 @@
+"""A decode worker whose clients want four times its memory, beside one of the same memory that lets few in.
+
+Both arms are asked the same, at the same time, in deterministic mode: every answer must be that of the other arm. The
+second arm's batch is capped so that the longest requests fit, and nobody is ever taken off its device.
+"""
+
+import argparse
+import asyncio
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from random import Random
+
+from benchmarks.refusal import Refused
+from benchmarks.retraction_figures import decode_workers
+from benchmarks.separated import check_handoffs, separated
+from benchmarks.server import model_name
+from benchmarks.streaming import Answer, ask
+from deploy.status import ask as ask_status
+from segue.errors import ServingError
+from segue.state.needs import page_count
+from segue.state.spec import ComponentName
+from segue.wire import PoolStatus
+from segue.wire.channel import PLAIN
+
+NAME = "overload"
+SUMMARY = (
+    "tokens/s of a decode worker asked for four times its memory, beside one of the same memory that caps its batch"
+)
+
+PAGE_TOKENS = 64
+PROMPT_MAX, OUTPUT_MAX = 256, 512
+DEMAND = 4.0
+AMPLE_BYTES = 1 << 30
+# The first shows what else a budget is used for.
+STARTS_MAX = 3
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--seconds", type=float, default=600.0, help="how long requests come")
+    parser.add_argument("--clients", type=int, default=24, help="clients of each arm, each asking one after another")
+    parser.add_argument("--host-bytes", type=int, default=1 << 30, help="host memory for backups (0: recompute)")
+    parser.add_argument("--seed", type=int, default=0)
+
+
+@dataclass
+class Arm:
+    """One pair of workers and what it has answered, by number of the request."""
+
+    url: str
+    answers: dict[int, Answer] = field(default_factory=dict)
+
+    def tokens_by(self, end_s: float) -> int:
+        """Output tokens that had come by then."""
+        done = 0
+        for answer in self.answers.values():
+            times = answer.chunk_times_s
+            # A chunk may carry several tokens: an answer cut by the end counts in proportion.
+            done += round(answer.output_tokens * sum(at <= end_s for at in times) / len(times))
+        return done
+
+
+def run(args: argparse.Namespace) -> dict[str, object]:
+    longest = page_count(PROMPT_MAX + OUTPUT_MAX, PAGE_TOKENS)
+    mean_pages = page_count((PROMPT_MAX + OUTPUT_MAX) // 2, PAGE_TOKENS)
+    capped_running = max(1, round(args.clients * mean_pages / DEMAND / longest))
+    pages = capped_running * longest
+    with ExitStack() as stack:
+        retracting = Arm(stack.enter_context(_sized(pages, args.clients, args.host_bytes)))
+        capped = Arm(stack.enter_context(_sized(pages, capped_running, args.host_bytes)))
+        end_s = asyncio.run(_load((retracting, capped), args))
+        check_handoffs(retracting.url)
+        figures = _figures(retracting, capped, end_s, args.seconds)
+    return {"pages": pages, "demand_pages": args.clients * mean_pages, "capped_running": capped_running, **figures}
+
+
+def _figures(retracting: Arm, capped: Arm, end_s: float, seconds: float) -> dict[str, object]:
+    common = retracting.answers.keys() & capped.answers.keys()
+    differing = sum(retracting.answers[number].text != capped.answers[number].text for number in common)
+    if differing:
+        raise Refused(f"{differing} of {len(common)} answers differ between the arms")
+    for worker in decode_workers(capped.url):
+        if worker.retractions:
+            raise Refused(f"the capped arm retracted {worker.retractions} times")
+    decode = max(decode_workers(retracting.url), key=lambda one: one.retractions)
+    if not decode.by_memory:
+        raise Refused("memory was never short")
+    if decode.waiting or decode.retractions != decode.resumed + decode.recomputed:
+        raise Refused("somebody did not come back")
+    if decode.resumed_extend_tokens:
+        raise Refused(f"{decode.resumed_extend_tokens} positions of resumed requests were extended")
+    ours, theirs = retracting.tokens_by(end_s) / seconds, capped.tokens_by(end_s) / seconds
+    return {
+        "throughput_ratio": round(ours / theirs, 3),
+        "tokens_per_s": round(ours, 1),
+        "capped_tokens_per_s": round(theirs, 1),
+        "requests": len(retracting.answers),
+        "compared": len(common),
+        "differing": differing,
+        "retractions": decode.by_memory,
+        "retracted_requests": decode.requests,
+        "resumed": decode.resumed,
+        "recomputed": decode.recomputed,
+        "recomputed_tokens": decode.recomputed_tokens,
+        "resumed_extend_tokens": decode.resumed_extend_tokens,
+        "host_units_held": sum(pool.held for pool in decode.host),
+        "copy_s": round(decode.copy_s, 2),
+        "away_s_mean": round(decode.away_s / decode.by_memory, 3),
+    }
+
+
+async def _load(arms: Sequence[Arm], args: argparse.Namespace) -> float:
+    """Clients ask until the time is over and wait for their answers. Returns when it was over."""
+    end_s = time.perf_counter() + float(args.seconds)
+
+    async def client(arm: Arm, numbers: Iterator[int]) -> None:
+        for number in numbers:
+            if time.perf_counter() >= end_s:
+                return
+            arm.answers[number] = await ask(arm.url, "/v1/completions", _body(arm_model[arm.url], args.seed, number))
+
+    arm_model = {arm.url: model_name(arm.url) for arm in arms}
+    numbers = {arm.url: iter(range(1 << 30)) for arm in arms}
+    async with asyncio.TaskGroup() as clients:
+        for arm in arms:
+            for _ in range(args.clients):
+                clients.create_task(client(arm, numbers[arm.url]))
+    return end_s
+
+
+def _body(model: str, seed: int, number: int) -> dict[str, object]:
+    """Prompt and output of a length of their own, the same in both arms."""
+    draw = Random(seed * 1_000_003 + number)
+    prompt = [draw.randrange(300, 2_000) for _ in range(draw.randint(PROMPT_MAX // 4, PROMPT_MAX))]
+    output = draw.randint(OUTPUT_MAX // 8, OUTPUT_MAX)
+    return {"model": model, "prompt": prompt, "max_tokens": output, "ignore_eos": True, "temperature": 0}
+
+
+@contextmanager
+def _sized(pages: int, running: int, host_bytes: int) -> Iterator[str]:
+    """A pair whose decode worker has just so many full pages, and a batch of at most `running`."""
+    budget = AMPLE_BYTES
+    for _ in range(STARTS_MAX):
+        settings = [
+            "engine.deterministic=true",
+            "engine.threads=1",
+            f"engine.page_tokens={PAGE_TOKENS}",
+            f"engine.max_len={PROMPT_MAX + OUTPUT_MAX}",
+            f"engine.max_running={running}",
+            "transfer.verify=true",
+            "transfer.silence_s=60",
+            "worker.silence_s=60",
+            "router.heartbeat_timeout_s=60",
+            "router.request_timeout_s=3600",
+            "router.queue_timeout_s=3600",
+            "retraction.verify=true",
+            f"retraction.host_bytes={host_bytes}",
+        ]
+        with separated("nixl", settings, [f"engine.state_bytes={budget}"]) as url:
+            pools = _pools(url)
+            full = pools[ComponentName.FULL]
+            if full.capacity - full.sink == pages:
+                yield url
+                return
+            others = sum(pool.capacity * pool.unit_bytes for name, pool in pools.items() if name != ComponentName.FULL)
+            budget = others + (pages + full.sink) * full.unit_bytes
+    raise Refused(f"no budget was found that makes {pages} full pages for {running} running requests")
+
+
+def _pools(url: str) -> dict[str, PoolStatus]:
+    """The pools of the decode worker behind the router at `url`."""
+    for row in asyncio.run(ask_status(url, PLAIN)):
+        if row.role == "decode":
+            if isinstance(row.status, ServingError):
+                raise Refused(f"the decode worker says nothing of itself: {row.status.message}")
+            return {pool.component: pool for pool in row.status.pools}
+    raise Refused("there is no decode worker")

@@ -1,0 +1,1 @@
+"""Mistakes in retraction that the tests beside engine and handoff must see."""
