@@ -11,7 +11,7 @@ from pathlib import Path
 from benchmarks.prompts import problem_messages
 from benchmarks.refusal import Refused
 from benchmarks.retraction_figures import retraction_figures
-from benchmarks.separated import check_handoffs, separated, together
+from benchmarks.separated import PATIENT, check_handoffs, separated, together
 from benchmarks.server import add_server_arguments, model_name
 from benchmarks.streaming import Answer, ask
 from segue.state.spec import ComponentName
@@ -76,7 +76,7 @@ def _serving(args: argparse.Namespace) -> Iterator[str]:
     if args.url:
         yield args.url.rstrip("/")
         return
-    settings = [f"engine.model={args.model}"] if args.model else []
+    settings = [*PATIENT, *([f"engine.model={args.model}"] if args.model else [])]
     settings += ["engine.deterministic=true"] if args.deterministic else []
     settings += [f"engine.kv_dtype={args.kv_dtype}"] if args.kv_dtype else []
     if args.retract_interval:

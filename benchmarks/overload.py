@@ -14,7 +14,7 @@ from random import Random
 
 from benchmarks.refusal import Refused
 from benchmarks.retraction_figures import decode_workers
-from benchmarks.separated import check_handoffs, separated
+from benchmarks.separated import PATIENT, check_handoffs, separated
 from benchmarks.server import model_name
 from benchmarks.streaming import Answer, ask
 from deploy.status import ask as ask_status
@@ -149,11 +149,7 @@ def _sized(pages: int, running: int, host_bytes: int) -> Iterator[str]:
             f"engine.max_len={PROMPT_MAX + OUTPUT_MAX}",
             f"engine.max_running={running}",
             "transfer.verify=true",
-            "transfer.silence_s=60",
-            "worker.silence_s=60",
-            "router.heartbeat_timeout_s=60",
-            "router.request_timeout_s=3600",
-            "router.queue_timeout_s=3600",
+            *PATIENT,
             "retraction.verify=true",
             f"retraction.host_bytes={host_bytes}",
         ]

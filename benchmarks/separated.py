@@ -15,6 +15,14 @@ from benchmarks.refusal import Refused
 from deploy.reports import Ready, decode
 
 READY_S = 30.0
+PATIENT = (
+    "transfer.silence_s=60",
+    "worker.silence_s=60",
+    "router.heartbeat_timeout_s=60",
+    "router.request_timeout_s=3600",
+    "router.queue_timeout_s=3600",
+)
+"""Settings for runs whose processes have fewer cores than they would use: nobody is dead because it is slow to answer."""
 
 
 @contextmanager
