@@ -10,7 +10,7 @@
 PYTHON ?= python3
 ARGS ?=
 NAME ?=
-# How many processes share the types and the fast tests.
+# How many processes share the types and the tests that start no others.
 PROCESSES ?= 2
 
 BIN := .venv/bin
@@ -18,7 +18,7 @@ INSTALLED := .venv/installed
 TORCH := $(shell grep '^torch==' constraints.txt)
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --quiet
 
-.PHONY: serve check lint test test-full test-fast test-cluster test-slow proto bench
+.PHONY: serve check lint test test-full test-fast test-long test-cluster test-slow proto bench
 .DEFAULT_GOAL := check
 
 serve: $(INSTALLED)
@@ -26,7 +26,7 @@ serve: $(INSTALLED)
 
 check: lint test-fast
 
-test: check test-cluster
+test: check test-long test-cluster
 
 test-full: test test-slow
 
@@ -38,8 +38,11 @@ lint: $(INSTALLED)
 test-fast: $(INSTALLED)
 	@echo "== fast tests" && $(BIN)/pytest --quiet --numprocesses $(PROCESSES) --dist loadscope -m "not slow and not cluster and not long" $(ARGS)
 
+test-long: $(INSTALLED)
+	@echo "== tests that take long" && $(BIN)/pytest --quiet --numprocesses $(PROCESSES) -m "long and not cluster and not slow" $(ARGS)
+
 test-cluster: $(INSTALLED)
-	@echo "== tests that start processes or take long" && $(BIN)/pytest --quiet -m "(cluster or long) and not slow" $(ARGS)
+	@echo "== tests that start processes, one at a time" && $(BIN)/pytest --quiet -m "cluster and not slow" $(ARGS)
 
 test-slow: $(INSTALLED)
 	@echo "== slow tests" && $(BIN)/pytest --quiet -m slow $(ARGS)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from benchmarks.refusal import Refused
-from benchmarks.retraction_figures import decode_workers
+from benchmarks.retraction_figures import of_workers
 from benchmarks.separated import PATIENT, check_handoffs, separated
 from benchmarks.server import model_name
 from benchmarks.streaming import Answer, ask
@@ -80,16 +80,18 @@ def _figures(retracting: Arm, capped: Arm, end_s: float, seconds: float) -> dict
     differing = sum(retracting.answers[number].text != capped.answers[number].text for number in common)
     if differing:
         raise Refused(f"{differing} of {len(common)} answers differ between the arms")
-    for worker in decode_workers(capped.url):
+    for worker in of_workers(capped.url):
         if worker.retractions:
             raise Refused(f"the capped arm retracted {worker.retractions} times")
-    decode = max(decode_workers(retracting.url), key=lambda one: one.retractions)
+    decode = max(of_workers(retracting.url), key=lambda one: one.retractions)
     if not decode.by_memory:
         raise Refused("memory was never short")
     if decode.waiting or decode.retractions != decode.resumed + decode.recomputed:
         raise Refused("somebody did not come back")
     if decode.resumed_extend_tokens:
         raise Refused(f"{decode.resumed_extend_tokens} positions of resumed requests were extended")
+    if any(pool.held for pool in decode.host):
+        raise Refused("host memory is held for nobody")
     ours, theirs = retracting.tokens_by(end_s) / seconds, capped.tokens_by(end_s) / seconds
     return {
         "throughput_ratio": round(ours / theirs, 3),
@@ -104,7 +106,6 @@ def _figures(retracting: Arm, capped: Arm, end_s: float, seconds: float) -> dict
         "recomputed": decode.recomputed,
         "recomputed_tokens": decode.recomputed_tokens,
         "resumed_extend_tokens": decode.resumed_extend_tokens,
-        "host_units_held": sum(pool.held for pool in decode.host),
         "copy_s": round(decode.copy_s, 2),
         "away_s_mean": round(decode.away_s / decode.by_memory, 3),
     }

@@ -9,8 +9,8 @@ from segue.wire import RetractionFigures
 from segue.wire.channel import PLAIN
 
 
-def decode_workers(url: str) -> list[RetractionFigures]:
-    """Of every worker behind the router at `url`. Raises Refused for one that does not answer."""
+def of_workers(url: str) -> list[RetractionFigures]:
+    """Those of every worker behind the router at `url`. Raises Refused for one that does not answer."""
     found = []
     for row in asyncio.run(ask(url, PLAIN)):
         if isinstance(row.status, ServingError):
@@ -25,7 +25,7 @@ def retraction_figures(url: str) -> dict[str, object]:
     Raises Refused when nobody was retracted, somebody did not come back, or a resumed request was extended: then the
     run shows nothing.
     """
-    workers = decode_workers(url)
+    workers = of_workers(url)
     names = {
         "retractions": sum(one.retractions for one in workers),
         "retracted_requests": sum(one.requests for one in workers),

@@ -39,10 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--prompt", type=int, default=3_000, help="tokens of the first turn, about")
     parser.add_argument("--output", type=int, default=1_024, help="tokens of the first answer")
     parser.add_argument("--turn", type=int, default=64, help="tokens that the second turn adds, and of its answer")
-    parser.add_argument("--state-mib", type=int, default=1_024, help="memory for the state of all conversations")
-    parser.add_argument(
-        "--running", type=int, default=0, help="engine.max_running: memory is split for so many (0: 6 a conversation)"
-    )
+    parser.add_argument("--state-mib", type=int, default=256, help="memory for the state of all conversations")
 
 
 def run(args: argparse.Namespace) -> dict[str, object]:
@@ -59,8 +56,8 @@ def run(args: argparse.Namespace) -> dict[str, object]:
             track_interval=args.interval,
             retain_window=args.floor == "on",
             state_bytes=args.state_mib << 20,
-            # All that ends stays in memory beside all that runs: what is evicted says nothing of the floor.
-            max_running=args.running or 6 * args.prompts,
+            # A conversation and the question whether it could be resumed.
+            max_running=2 * args.prompts,
             max_len=longest,
             chunk_tokens=CHUNK_TOKENS,
             # Every prompt gets its chunk in every step: all decode at once.

@@ -22,7 +22,7 @@ PATIENT = (
     "router.request_timeout_s=3600",
     "router.queue_timeout_s=3600",
 )
-"""Settings for runs whose processes have fewer cores than they would use: nobody is dead because it is slow to answer."""
+"""Settings for runs that crowd the machine: nobody is dead because it is slow to answer."""
 
 
 @contextmanager

@@ -42,7 +42,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--clients", type=int, default=8, help="requests at once")
     parser.add_argument("--output", type=int, default=32, help="tokens of each answer")
     parser.add_argument("--model", type=Path, default=BUNDLED_MODEL, help="model folder (default: the bundled one)")
-    parser.add_argument("--running", type=int, default=64, help="engine.max_running: memory is split for so many")
     parser.add_argument("--state-mib", type=int, default=512, help="memory for state")
 
 
@@ -54,7 +53,7 @@ def run(args: argparse.Namespace) -> dict[str, object]:
         page_tokens=PAGE_TOKENS[strategy],
         track_interval=INTERVAL,
         state_bytes=args.state_mib << 20,
-        max_running=args.running,
+        max_running=args.clients,
     )
     engine = load_engine(config, ModelFolder.open(args.model)).engine
     conversations = WORKLOADS[args.workload].conversations(args.scale, range(engine.facts.vocab_size))

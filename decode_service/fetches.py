@@ -28,6 +28,7 @@ class Fetches:
         self._config = config
         self._fences = Fences(exchange, put, retry_s=config.settle_s)
         self._fetches: dict[Handle, Fetch] = {}
+        self._uncalled: set[Handle] = set()
         self._tasks = OwnedTasks(broken)
         self._tasks.start(exchange.run(self._peer_died))
 
@@ -44,13 +45,17 @@ class Fetches:
             heartbeat_s=self._config.heartbeat_s,
             silence_s=self._config.silence_s,
         )
+        self._uncalled.add(handle)
 
     def forget(self, handle: Handle) -> None:
-        """The engine did not take the request."""
-        self._fetches.pop(handle, None)
+        """The engine did not take the request, or needs no sender for it; by now it may have asked for one again."""
+        if handle in self._uncalled:
+            self._uncalled.remove(handle)
+            self._fetches.pop(handle, None)
 
     def start(self, handle: Handle) -> None:
         """The engine took the request: its sender is called."""
+        self._uncalled.discard(handle)
         if (fetch := self._fetches.get(handle)) is not None:
             self._tasks.start(fetch.run())
 

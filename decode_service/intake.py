@@ -99,7 +99,7 @@ class Intake:
     def arrived(self, command: Arrived) -> EngineNews | None:
         """The sender is done. News of the request's first token, None when that is no news or cannot be used."""
         coming, finished = self._find(command.handle, command.attempt), command.finished
-        if coming is None:
+        if coming is None or coming.state_here:
             return None
         try:
             if finished.ticket is None:
@@ -172,8 +172,12 @@ class Intake:
 
     # What the engine says
 
-    def grant_promised(self) -> None:
-        """Sets units aside for every request that the engine has promised room since the last call."""
+    def grant_promised(self) -> bool:
+        """Sets units aside for every request that the engine has promised room since the last call.
+
+        False when one did not get any: then there is room again, or somebody to be computed here.
+        """
+        granted = True
         for request in self._engine.take_promised():
             coming = self._coming[request.handle]
             try:
@@ -181,9 +185,12 @@ class Intake:
             except TransferRefused as error:
                 # Refused by this pair of workers; another sender may do.
                 self._fail(request.handle, request.attempt, TransferFailed(error.message))
+                granted = False
             except ServingError as error:
                 # A sender that has died since it asked, or room that is not there after all.
                 self._fail(request.handle, request.attempt, error)
+                granted = False
+        return granted
 
     def call_again(self) -> None:
         """Has the senders called of all requests whose state was lost and that have room again."""

@@ -104,7 +104,8 @@ class DecodeStation:
         self._busy = record is not None
         if self._intake is not None:
             self._intake.call_again()
-            self._intake.grant_promised()
+            # Who was refused may have kept others out, or has itself become this worker's to compute.
+            self._busy = not self._intake.grant_promised() or self._busy
             self._note_ended()
         return self._take_news()
 

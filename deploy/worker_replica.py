@@ -62,7 +62,7 @@ class WorkerReplica:
     async def record_autoscaling_stats(self) -> dict[str, float]:
         """What Serve's autoscaler is told."""
         status = await self._loop.run(self._life.host.worker.status())
-        return {PRESSURE: float(status.running + status.waiting)}
+        return {PRESSURE: float(status.live_count)}
 
     async def __del__(self) -> None:
         """Serve's shutdown hook, awaited: no new work from now on, and what runs is finished within the budget."""

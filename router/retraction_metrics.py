@@ -27,6 +27,9 @@ class RetractionSeries(Collector):
             "Requests that came back: resumed from a backup, or recomputed because there was none or it had changed",
             labels=["worker", "how"],
         )
+        mismatches = CounterMetricFamily(
+            "segue:retraction_mismatches", "Backups that came back changed", labels=["worker"]
+        )
         waiting = GaugeMetricFamily("sglang:num_retracted_reqs", "Requests off the device", labels=["worker"])
         copied = CounterMetricFamily(
             "segue:retraction_bytes", "State copied to host memory and back", labels=["worker", "direction"]
@@ -47,8 +50,8 @@ class RetractionSeries(Collector):
             causes.add_metric([worker, "memory"], figures.by_memory)
             causes.add_metric([worker, "test"], figures.by_test)
             returns.add_metric([worker, "resumed"], figures.resumed)
-            returns.add_metric([worker, "recomputed"], figures.recomputed - figures.mismatched)
-            returns.add_metric([worker, "mismatched"], figures.mismatched)
+            returns.add_metric([worker, "recomputed"], figures.recomputed)
+            mismatches.add_metric([worker], figures.mismatched)
             waiting.add_metric([worker], figures.waiting)
             copied.add_metric([worker, "out"], figures.saved_bytes)
             copied.add_metric([worker, "in"], figures.restored_bytes)
@@ -58,4 +61,4 @@ class RetractionSeries(Collector):
             for pool in figures.host:
                 host.add_metric([worker, pool.name, "free"], pool.free)
                 host.add_metric([worker, pool.name, "held"], pool.held)
-        return total, causes, returns, waiting, copied, seconds, again, host
+        return total, causes, returns, mismatches, waiting, copied, seconds, again, host

@@ -79,6 +79,7 @@ class Engine:
         here. Returns whether the other worker is needed.
         """
         request = self._request(spec, handle)
+        request.recallable, request.extend_max = spec.score_from is None, extend_max
         cached = self._holdings.cached_depth(request) if extend_max else 0
         awaited = spec.score_from is None and (cached == 0 or request.known_len - cached > extend_max)
         if awaited:
@@ -142,11 +143,10 @@ class Engine:
         assert request is not None, f"state came for handle {handle}, which is gone"
         self._holdings.receive(request, rows, request.known_len)
         request.computed = request.known_len
-        request.sent = True
         if not request.retractions:
             request.cached_tokens = cached_tokens
         request.expected = expected
-        self._scheduler.receive(request)
+        self._scheduler.receive(request, cached_tokens)
         if expected is not None:
             self.pin(handle, attempt)
         news = EngineNews(self._steps)

@@ -25,8 +25,9 @@ class RetractionConfig:
     request that is taken off is recomputed). `verify` compares digests of what was saved and what came back.
 
     A request comes back when there is room for `headroom_steps` decode steps of it and of all that run. Admission
-    expects `ratio_start` of the output that requests may have; after a retraction more, falling to `ratio_floor` within
-    `ratio_steps` decode steps.
+    expects `ratio_start` of the output that requests may have. A retraction sets that share to what those that stay
+    have used and will use in `headroom_steps` more; otherwise it falls, from `ratio_start` to `ratio_floor` in
+    `ratio_steps` steps.
 
     For tests: every `test_interval`-th decode step takes a request off (0: none), and the component `test_drop` comes
     back zero-filled (empty: none).

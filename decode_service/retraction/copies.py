@@ -154,6 +154,7 @@ class StreamCopies:
         # From pinned memory: a copy from other memory would wait for all that the stream has to do.
         numbers = self._ends.row_numbers(move, copy).pin_memory().to(self._device, non_blocking=True)
         at_once = self._staging.numel() // rows.shape[1]
+        assert at_once, "a row of scattered units is larger than the staging memory"
         for host, part in zip(rows.split(at_once), numbers.split(at_once), strict=True):
             yield host, part, self._staging[: host.numel()].view(host.shape)
 

@@ -183,6 +183,7 @@ def retraction_store(
         case BackendName.CPU_TENSOR:
             sizes = {part.component: part.unit_bytes for part in arena_map.parts}
             memory = CpuTensors(config.host_bytes, sizes, device)
+    logger.info("retraction: backend %s, %d bytes of host memory", name.value, memory.arena.numel())
     copies = (StreamCopies if storage.arena.is_cuda else DirectCopies)(storage, arena_map, memory.arena)
     return RetractionStore(config, state, storage, slots, page_tokens, memory, copies)
 

@@ -59,7 +59,12 @@ class Admission:
                 f"{request.sampling.max_tokens} make {request.max_len}, this worker serves at most {self._max_len}; "
                 "shorten the prompt or lower max_tokens"
             )
-        for component, units in self._needs(request, self._last(request)).items():
+        needs = self._needs(request, self._last(request))
+        if self._ratio is not None and ComponentName.WINDOW in needs:
+            # Whoever computes its prompt: after it was taken off the device that may have to be done here.
+            computed_here = self._window_pages(request, self._chunk_tokens)
+            needs[ComponentName.WINDOW] = max(needs[ComponentName.WINDOW], computed_here)
+        for component, units in needs.items():
             if units > self._usable[component]:
                 raise ContextTooLong(
                     f"request {request.request_id} needs {units} units of the {component} pool, "
@@ -79,17 +84,24 @@ class Admission:
         for component in self._usable:
             if component is ComponentName.FULL:
                 foreign = request.lease.foreign if request.lease is not None else 0
-                found[component] = page_count(positions, self._page_tokens) + foreign
+                found[component] = self._full_pages(request, positions) + foreign
             elif component is ComponentName.WINDOW:
-                found[component] = self._window_pages(request)
+                found[component] = self._window_pages(request, self._stride(request))
             else:
                 found[component] = SLOTS_EACH if self._cached is not None else 1
         return found
 
-    def _window_pages(self, request: Request) -> int:
+    def _full_pages(self, request: Request, positions: int) -> int:
+        """Pages that were set aside ahead count, however little output is expected."""
+        if request.phase is Phase.AWAITING:
+            positions = max(positions, request.known_len + headroom(request))
+        held = 0 if request.tables is None else len(request.tables.full)
+        return max(page_count(positions, self._page_tokens), held)
+
+    def _window_pages(self, request: Request, stride: int) -> int:
         assert self._window is not None
         last = self._last(request)
-        pages = window_pages_max(self._window, self._stride(request, last), self._page_tokens)
+        pages = window_pages_max(self._window, min(stride, last), self._page_tokens)
         reach = page_count(last, self._page_tokens)
         if self._cached is not None and self._cached.recurrent:
             pages += retained_pages_max(self._window, self._page_tokens)
@@ -141,11 +153,11 @@ class Admission:
             return last
         return request.known_len + self._ratio.expected(request)
 
-    def _stride(self, request: Request, positions: int) -> int:
-        """Positions past the tail that may need pages at once."""
+    def _stride(self, request: Request) -> int:
+        """Positions past the tail that may need pages at once, if it comes to so many."""
         match request.phase:
             case Phase.WAITING | Phase.EXTENDING | Phase.RETRACTED:
-                return min(self._chunk_tokens, positions)
+                return self._chunk_tokens
             case Phase.AWAITING:
                 return max(1, headroom(request))
         return 1

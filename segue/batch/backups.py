@@ -49,5 +49,8 @@ class BackupStore(Protocol):
     def finish(self) -> None:
         """Waits until every copy that was begun has finished."""
 
+    def check(self) -> None:
+        """Asserts that exactly what its backups lie in is held."""
+
     def counts(self) -> tuple[PoolCounts, ...]:
         """The disjoint sets of host memory; nothing is held when no backup is left."""

@@ -1,7 +1,7 @@
 """Requests whose state other workers compute: who waits for room, in one line, and who was promised it; pure policy.
 
 A request that merely waits owns nothing. Its sender asks when its turn there is near; from then on it stands in line
-here, whichever sender asked for it. A promise commits what the request will come to need, as admission does. One that
+here, whichever sender asked for it. A promise commits what the request is expected to need, as admission does. One that
 was taken off the device, and whose sender is called again, has its room committed before it asks.
 """
 
@@ -23,7 +23,7 @@ class Incoming:
     @property
     def waiting_count(self) -> int:
         """Requests without a promise."""
-        return len(self._unasked) + len(self._line)
+        return len(self._unasked) + len(self._line) + len(self._recalled)
 
     @property
     def promised(self) -> tuple[Request, ...]:

@@ -27,6 +27,7 @@ class Phase(StrEnum):
 MOVES: frozenset[tuple[Phase, Phase]] = frozenset(
     {
         (Phase.WAITING, Phase.EXTENDING),
+        (Phase.WAITING, Phase.AWAITING),
         (Phase.WAITING, Phase.FINISHED),
         (Phase.WAITING, Phase.ABORTED),
         (Phase.EXTENDING, Phase.DECODING),

@@ -1,4 +1,4 @@
-"""How much of what requests may still put out is assumed to come: admission's estimate, raised by each retraction."""
+"""How much of what requests may still put out is assumed to come: admission's estimate, which retractions correct."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,8 +12,8 @@ class RetractionRules:
 
     A resumed request and everybody running must have room for `headroom_steps` more decode steps. Admission assumes
     that `ratio_start` of the output budgets is used, and less and less over `ratio_steps` steps down to `ratio_floor`,
-    until a retraction shows better. Tests take a request off the device on every `forced_every`-th step that decodes
-    more than one (0: never).
+    until a retraction shows what those that run have used. Tests take a request off the device on every
+    `forced_every`-th step that decodes more than one (0: never).
     """
 
     headroom_steps: int = 20
@@ -40,12 +40,12 @@ class NewTokenRatio:
         return min(left, max(self._rules.headroom_steps, round(self._value * left)))
 
     def decay(self) -> None:
-        """A step passed without a retraction."""
+        """A step was planned."""
         step = (self._rules.ratio_start - self._rules.ratio_floor) / self._rules.ratio_steps
         self._value = max(self._rules.ratio_floor, self._value - step)
 
-    def raise_after(self, running: Sequence[Request]) -> None:
-        """A retraction left these running."""
+    def learn_from(self, running: Sequence[Request]) -> None:
+        """A retraction left these running: what they have used so far, and will soon, of what they may."""
         output = sum(len(request.output) for request in running)
         budget = sum(request.sampling.max_tokens for request in running)
         self._value = min(1.0, (output + self._rules.headroom_steps * len(running)) / (budget + 1))

@@ -64,8 +64,9 @@ class Request:
     stops: set[int] = field(default_factory=set)
     expected: int | None = None
     origin: GenerateSpec | None = None
-    sent: bool = False
-    """Another worker computed its prompt."""
+    recallable: bool = False
+    """Another worker can be asked for its state, where more than `extend_max` tokens are missing here."""
+    extend_max: int = 0
     retractions: int = 0
     resumed: bool = False
     """Runs on a state that came back from host memory."""

@@ -18,6 +18,7 @@ from segue.batch.ratio import NewTokenRatio, RetractionRules
 from segue.batch.request import Request
 from segue.batch.retraction_figures import RetractionFigures
 from segue.errors import DigestMismatch
+from segue.ids import Handle
 
 
 class Cause(Enum):
@@ -55,6 +56,8 @@ class Retraction:
         self._leaving: list[Away] = []
         self._line: deque[Away] = deque()
         self._returning: list[Away] = []
+        # When those left that are to be computed again and do not run yet.
+        self._lost: dict[Handle, float] = {}
         self._figures = RetractionFigures()
 
     @property
@@ -149,19 +152,28 @@ class Retraction:
         request = away.request
         request.computed = 0
         request.resumed = False
-        self._count_recomputed(1, self._clock() - away.left_at)
+        # Its prompt was computed, and the scores are told, before it first decoded.
+        request.score_from = None
+        self._lost[request.handle] = away.left_at
         return request
 
     def requeue(self, request: Request) -> None:
         """It was to be computed again elsewhere, which has failed: first in line, it will be computed here."""
         request.move(Phase.RETRACTED)
-        request.sent = False
-        now = self._clock()
-        self._line.appendleft(Away(request, None, now, now))
-        self._count_recomputed(-1, 0.0)
+        request.recallable = False
+        self._line.appendleft(Away(request, None, self._lost.pop(request.handle), self._clock()))
+
+    def recomputed(self, request: Request) -> None:
+        """It has what it needs to be computed again, or has been."""
+        left_at = self._lost.pop(request.handle)
+        figures = self._figures
+        self._figures = replace(
+            figures, recomputed=figures.recomputed + 1, away_s=figures.away_s + self._clock() - left_at
+        )
 
     def drop(self, request: Request) -> bool:
         """Gives back all that an ended request has, if it is off the device. False when it is not."""
+        self._lost.pop(request.handle, None)
         for place in (self._leaving, self._line, self._returning):
             away = next((one for one in place if one.request is request), None)
             if away is None:
@@ -198,13 +210,10 @@ class Retraction:
         for away in self._line:
             assert away.request.tables is None, f"request {away.request.request_id} in line owns device memory"
             assert away.request.phase is Phase.RETRACTED
+        self._store.check()
         held = any(counts.held for counts in self._store.counts())
         backups = any(away.backup is not None for away in (*self._leaving, *self._line, *self._returning))
         assert held == backups, "host memory is held for nobody, or somebody's backup is not held"
-
-    def _count_recomputed(self, count: int, away_s: float) -> None:
-        figures = self._figures
-        self._figures = replace(figures, recomputed=figures.recomputed + count, away_s=figures.away_s + away_s)
 
     def _settle_leaving(self) -> None:
         while self._leaving and (away := self._leaving[0]).backup is not None and away.backup.copied:

@@ -86,6 +86,11 @@ class Scheduler:
         """Requests that own state, in admission order."""
         return tuple(self._running)
 
+    @property
+    def decoding_count(self) -> int:
+        """Running requests that get a token a step."""
+        return sum(one.phase is Phase.DECODING for one in self._running)
+
     def submit(self, request: Request) -> None:
         """Queues a request. Raises ContextTooLong or QueueFull, and then keeps nothing of it."""
         self._validate(request)
@@ -109,14 +114,18 @@ class Scheduler:
             self.incoming.drop(request)
             self._holdings.let_go(request)
 
-    def receive(self, request: Request) -> None:
-        """A promised request has its state, and runs from now on. What came is published at once."""
+    def receive(self, request: Request, reused: int) -> None:
+        """A promised request has its state, and runs from now on. What came is published at once.
+
+        Its sender had `reused` tokens of it in its cache.
+        """
         assert self.incoming.is_promised(request), f"request {request.request_id} was promised nothing"
         assert request.tables is not None
         self.incoming.drop(request)
         self._running.append(request)
         if request.retractions and self.retraction is not None:
-            self.retraction.forwarded(request, 0, request.computed, decode=True)
+            self.retraction.recomputed(request)
+            self.retraction.forwarded(request, reused, request.computed - reused, decode=True)
         self._holdings.publish_received(request, self._spare)
 
     def receive_checkpoint(self, request: Request, rows: Sequence[UnitRow], depth: int) -> None:
@@ -189,7 +198,7 @@ class Scheduler:
         if self.retraction is not None:
             self._retract_for_test(self.retraction)
         stalled = self._grow_decoding()
-        extending = self._extend(self._limits.step_tokens - sum(one.phase is Phase.DECODING for one in self._running))
+        extending = self._extend(self._limits.step_tokens - self.decoding_count)
         # Rows are many, and to look a phase up costs as much as to compare ten.
         decoding = Phase.DECODING
         rows = [StepRow(one, one.computed, 1, True, True) for one in self._running if one.phase is decoding]
@@ -197,8 +206,12 @@ class Scheduler:
             rows = [row for row in rows if row.request not in stalled]
         rows += extending
         if not rows:
+            # Whatever ends the wait may have freed units although nobody has left.
+            self._blocked = None
             return None
         self._steps += 1
+        if self.retraction is not None:
+            self.retraction.ratio.decay()
         # A row that decodes leaves a checkpoint only where a page ends.
         page = self._limits.page_tokens
         within = [row.decode and (row.start + 1) % page for row in rows]
@@ -238,8 +251,11 @@ class Scheduler:
             except PoolExhausted:
                 if self.retraction is None:
                     raise
-                # Units that are still being read will be free soon.
-                leaver = None if self.retraction.leaving else victim(self._running)
+                # Units that are still being read will be free soon. Nobody leaves for a prompt that matters less.
+                able = self._running
+                if request.phase is Phase.EXTENDING:
+                    able = [one for one in able if one.priority <= request.priority]
+                leaver = None if self.retraction.leaving else victim(able)
                 if leaver is None:
                     return False
                 self._retract(self.retraction, leaver, Cause.MEMORY)
@@ -252,7 +268,7 @@ class Scheduler:
         self._running.remove(request)
         retraction.retract(request, cause)
         if cause is Cause.MEMORY:
-            retraction.ratio.raise_after(self._running)
+            retraction.ratio.learn_from(self._running)
 
     def _retract_for_test(self, retraction: Retraction) -> None:
         every = retraction.rules.forced_every
@@ -265,12 +281,11 @@ class Scheduler:
 
     def _come_back(self, retraction: Retraction) -> None:
         """Brings back whom there is room for, in the order of the line."""
-        retraction.ratio.decay()
         self._running += retraction.settle()
         while (head := retraction.head) is not None and self._has_room_again(head.request, retraction):
             if head.backup is not None:
                 retraction.bring_back()
-            elif head.request.sent:
+            elif self._goes_elsewhere(head.request):
                 request = retraction.recompute()
                 request.move(Phase.AWAITING)
                 self.incoming.recall(request)
@@ -281,7 +296,12 @@ class Scheduler:
                 request.cached_tokens = cached_tokens
                 request.move(Phase.EXTENDING)
                 self._running.append(request)
+                retraction.recomputed(request)
             self._running += retraction.settle()
+
+    def _goes_elsewhere(self, request: Request) -> bool:
+        """Whether more is missing here than is computed here where another worker can be asked for it."""
+        return request.recallable and request.known_len - self._holdings.cached_depth(request) > request.extend_max
 
     def _has_room_again(self, request: Request, retraction: Retraction) -> bool:
         committed = self._committed()
@@ -306,6 +326,12 @@ class Scheduler:
                 return
             if request.phase is Phase.AWAITING:
                 self.incoming.promise()
+                continue
+            if self._goes_elsewhere(request):
+                # What it was to go on from has been evicted since it came.
+                self._waiting.remove(request)
+                request.move(Phase.AWAITING)
+                self.incoming.recall(request)
                 continue
             self._holdings.admit(request)
             self._waiting.remove(request)

@@ -6,6 +6,7 @@ arrays.
 """
 
 from dataclasses import dataclass
+from itertools import takewhile
 
 import numpy as np
 import numpy.typing as npt
@@ -66,6 +67,11 @@ class StepPlan:
     @property
     def token_count(self) -> int:
         return sum(row.count for row in self.rows)
+
+    @property
+    def extended_count(self) -> int:
+        """Tokens of rows that do not decode."""
+        return sum(row.count for row in takewhile(lambda row: not row.decode, reversed(self.rows)))
 
 
 @dataclass(frozen=True, slots=True)

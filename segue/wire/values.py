@@ -193,6 +193,14 @@ class WorkerStatus:
     cache: CacheFigures = field(default_factory=CacheFigures)
     retraction: RetractionFigures = field(default_factory=RetractionFigures)
 
+    @property
+    def live_count(self) -> int:
+        """Requests that have not ended: also those whose state is on its way, or off the device.
+
+        Those that come back at this very moment are in none of these figures.
+        """
+        return self.running + self.waiting + self.promised + self.retraction.waiting
+
 
 RouterMessage: TypeAlias = Attach | Cancel | Finish | Heartbeat
 WorkerMessage: TypeAlias = Attached | StepNews | Heartbeat

@@ -22,7 +22,5 @@ def test_with_memory_to_spare_the_cache_is_as_good_as_the_oracle(capsys: pytest.
 
 
 def test_a_conversation_goes_on_where_its_donated_state_stands(capsys: pytest.CaptureFixture[str]) -> None:
-    figures = figures_of(
-        ["--workload", "chat", "--scale", "0.1", "--clients", "2", "--strategy", "no_buffer", "--running", "8"], capsys
-    )
+    figures = figures_of(["--workload", "chat", "--scale", "0.1", "--clients", "2", "--strategy", "no_buffer"], capsys)
     assert 0 < figures["hit_rate"] == figures["oracle_hit_rate"] < figures["clairvoyant_hit_rate"]

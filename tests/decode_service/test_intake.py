@@ -48,8 +48,8 @@ class Door:
         self.engine.expect(replace(spec(f"q{handle}"), prompt=prompt), handle)
         self.intake.expect(handle, 1)
 
-    def ask(self, handle: Handle = H1, prompt_tokens: int = 6) -> None:
-        self.intake.asked(Asked(handle, 1, PEER, Shard(), Ask(1, prompt_tokens, None)))
+    def ask(self, handle: Handle = H1, prompt_tokens: int = 6, checkpoint: int | None = None) -> None:
+        self.intake.asked(Asked(handle, 1, PEER, Shard(), Ask(1, prompt_tokens, checkpoint)))
 
     def turn(self) -> list[Reply]:
         """What the station does around a step."""
@@ -87,16 +87,20 @@ class Door:
         return {pool.name: (pool.held, pool.reserved, pool.quarantined) for pool in self.engine.status().pools}
 
 
-@pytest.fixture
-def door() -> Door:
+def door_of(*, cached: bool) -> Door:
     components = frozenset({ComponentName.FULL, ComponentName.RECURRENT})
-    made = rig(role=Role.DECODE, components=components, page_tokens=PAGE, pages=32, slots=3)
+    made = rig(role=Role.DECODE, components=components, page_tokens=PAGE, pages=32, slots=3, cached=cached)
     forms = layouts(STATE, PAGE, Shard())
     storage = Storage(forms, {name: pool.capacity for name, pool in made.pools.items()}, torch.device("cpu"))
     clock = Clock()
     reservations = Reservations(made.pools, clock, lease_s=30.0)
     intake = Intake(made.engine, Receiver(reservations, storage, Side(forms, PAGE, None)), clock)
     return Door(made, intake, clock)
+
+
+@pytest.fixture
+def door() -> Door:
+    return door_of(cached=False)
 
 
 def test_a_grant_covers_the_prompt_and_the_first_tokens_after_it(door: Door) -> None:
@@ -257,3 +261,39 @@ def test_what_a_late_request_was_promised_is_nobody_elses_before_its_sender_has_
     assert door.counts()["full"][1] == 0, "the second has no room while the first one's pages may be written"
     assert door.counts()["full"][2] > 0
     assert door.engine.status().unpromised == 1, "it waits"
+
+
+def test_whom_a_refused_request_kept_out_gets_its_promise_though_nothing_else_happens(door: Door) -> None:
+    station = DecodeStation(door.engine, door.intake, TransferConfig())
+    prompt = tuple(range(3, 83))
+    for handle, told in ((H1, 81), (H2, 80)):
+        asked = replace(
+            spec(f"q{handle}"),
+            prompt=prompt,
+            sampling=replace(spec("q").sampling, max_tokens=20),
+            prefill_address="p",
+        )
+        station.apply(Submit(asked, handle))
+        station.apply(Asked(handle, 1, PEER, Shard(), Ask(1, told, None)))
+    replies: list[Reply] = []
+    for _ in range(6):
+        if (news := station.turn()) is not None:
+            replies += news.replies
+        if station.wait_s() != 0:
+            break
+    assert replies[0] == Reply(H1, Over(None))
+    assert [reply.handle for reply in replies[1:] if isinstance(reply.message, Grant)] == [H2]
+
+
+def test_a_sender_that_ends_an_output_whose_state_it_has_sent_is_not_heard() -> None:
+    door = door_of(cached=True)
+    door.expect(length=2 * PAGE + 3)
+    door.ask(prompt_tokens=2 * PAGE + 3, checkpoint=2 * PAGE)
+    (reply,) = door.turn()
+    assert isinstance(reply.message, Grant)
+    assert door.finish(reply.message.ticket)
+    (request,) = door.engine.live_requests()
+    assert request.expected == 2 * PAGE, "its prompt checkpoint is still to come"
+    finished = Finished(None, EmittedToken(1, 0.0), Usage(6, 1, 0), reason="stop")
+    assert door.intake.arrived(Arrived(H1, 1, finished)) is None
+    assert [token.token_id for token in request.output] == [FIRST.token_id]

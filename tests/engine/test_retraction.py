@@ -1,5 +1,7 @@
 """Requests that leave the device and come back: who, in which order, and with everything that they carry."""
 
+from dataclasses import replace
+
 import pytest
 
 from segue.batch.lifecycle import Phase
@@ -9,6 +11,7 @@ from segue.batch.retraction import victim
 from segue.batch.role import Role
 from segue.errors import DeadlineExceeded
 from segue.ids import Handle
+from segue.state.pool import Owner
 from segue.state.spec import ComponentName
 from tests.engine.test_receiving import reserve
 from tests.support.policies import Rig, rig, spec
@@ -125,6 +128,26 @@ def test_victims_are_of_lowest_priority_then_of_fewest_tokens_then_of_the_longes
         requests.remove(one)
     assert order == [2, 3, 4, 1]
     assert [int(one.handle) for one in requests] == [5], "the last one stays"
+
+
+@pytest.mark.parametrize("priority", [0, 1, 2])
+def test_nobody_leaves_for_a_prompt_that_matters_less(priority: int) -> None:
+    made = tight(pages=40, rules=RetractionRules(headroom_steps=1, ratio_start=0.0, ratio_floor=0.0))
+    submit(made, 1, prompt=8, priority=1)
+    for _ in range(6):
+        made.step()
+    submit(made, 2, prompt=40, max_tokens=4, priority=priority)
+    made.step()
+    assert running(made, Phase.EXTENDING) == {Handle(2)}
+    # Nobody can grow but at the cost of somebody else.
+    pool = made.pools[ComponentName.FULL]
+    others = pool.alloc(pool.free_count, Owner.RESERVED)
+    prompt = next(one for one in made.engine.live_requests() if one.phase is Phase.EXTENDING)
+    assert made.engine._scheduler._grow(prompt, prompt.computed + 8) == (priority > 0)
+    assert running(made, Phase.RETRACTED) == ({Handle(1)} if priority else set())
+    pool.free(others, Owner.RESERVED)
+    run(made)
+    made.require_whole()
 
 
 def test_a_request_that_is_read_from_outside_stays() -> None:
@@ -286,7 +309,7 @@ def test_room_for_a_request_whose_sender_is_called_again_is_nobody_elses() -> No
     made.engine.receive(second.handle, 1, reserve(made, second), EmittedToken(8, 0.0), cached_tokens=7)
     assert [token.token_id for token in second.output] == [9, 8]
     assert second.cached_tokens == 0
-    assert made.engine.status().retraction.recomputed_tokens == 20
+    assert made.engine.status().retraction.recomputed_tokens == 20 - 7, "its sender had the rest in its cache"
     for number in (1, 2, 3):
         made.engine.cancel(Handle(number), 1)
     made.require_whole()
@@ -315,4 +338,44 @@ def test_a_model_without_paged_state_is_never_short_of_memory() -> None:
         submit(made, number)
     run(made)
     assert made.engine.status().retraction.retractions == 0
+    made.require_whole()
+
+
+def test_the_scores_of_a_prompt_that_is_computed_again_are_told_once() -> None:
+    made = tight(pages=200, backups=0, rules=RetractionRules(forced_every=3))
+    for number in (1, 2):
+        asked = spec(f"q{number}", 20, max_tokens=9, ignore_eos=True)
+        scored = replace(asked, sampling=replace(asked.sampling, logprobs=0), score_from=0)
+        made.engine.submit(scored, Handle(number))
+    told: dict[Handle, list[int]] = {Handle(1): [], Handle(2): []}
+    while not made.engine.idle:
+        if (record := made.engine.launch()) is not None:
+            for one in made.engine.commit(record).scores:
+                told[one.handle] += range(one.scores.first, one.scores.stop)
+    assert made.engine.status().retraction.recomputed > 0
+    assert list(told.values()) == [list(range(1, 20))] * 2
+    made.require_whole()
+
+
+def test_whom_a_quarantine_kept_out_is_promised_room_when_it_ends_though_nothing_runs() -> None:
+    made = rig(role=Role.DECODE, page_tokens=4, pages=20, slots=8, cached=True, backups=9)
+    first, second = Handle(1), Handle(2)
+    made.engine.expect(spec("q1", 9, max_tokens=4), first)
+    made.engine.ask(first, 1)
+    made.step()
+    (request,) = made.engine.take_promised()
+    made.engine.receive(first, 1, reserve(made, request), EmittedToken(9, 0.0), cached_tokens=0, expected=8)
+    made.engine.cancel(first, 1)
+    fenced = made.pools[ComponentName.FULL].alloc(14, Owner.QUARANTINED)
+    made.engine.expect(spec("q2", 20, max_tokens=4), second)
+    made.engine.ask(second, 1)
+    made.step()
+    assert made.engine.take_promised() == []
+    made.pools[ComponentName.FULL].free(fenced, Owner.QUARANTINED)
+    made.step()
+    assert [one.handle for one in made.engine.take_promised()] == [second], (
+        "the first one's checkpoint is still to come"
+    )
+    made.engine.cancel(second, 1)
+    made.engine.give_up_checkpoint(first)
     made.require_whole()

@@ -19,13 +19,22 @@ class Damage:
     """Changes the first message of a kind, and says whether one came."""
 
     def __init__(self, kind: str, kinds: Kinds, change: Callable[[bytes], bytes]) -> None:
-        self.done = False
+        self._came = asyncio.Event()
         self._kind, self._kinds, self._change = kind, kinds, change
+
+    @property
+    def done(self) -> bool:
+        return self._came.is_set()
+
+    async def until_done(self) -> None:
+        """What is said last may come after a request's end."""
+        async with asyncio.timeout(10):
+            await self._came.wait()
 
     async def __call__(self, messages: Messages) -> Messages:
         async for message in messages:
             if not self.done and _parsed(message, self._kinds).WhichOneof("kind") == self._kind:
-                self.done = True
+                self._came.set()
                 yield self._change(message)
             else:
                 yield message

@@ -102,7 +102,7 @@ async def test_clients_that_leave_while_their_requests_are_off_the_device_leak_n
     assert not any(pool.held for pool in seen.host)
 
 
-async def test_requests_of_higher_priority_stay_on_the_device(hybrid: Path) -> None:
+async def test_requests_of_mixed_priorities_all_end_right(hybrid: Path) -> None:
     asked = [asking(number, 40, 110, priority=number % 2) for number in range(8)]
     async with paired(hybrid, retraction=SHORT, decode=SMALL, max_len=256) as pair:
         handles = await asyncio.gather(*(pair.begin(one) for one in asked))

@@ -74,6 +74,13 @@ MUTANTS = (
         _LIVES,
     ),
     Mutant(
+        "somebody leaves for a prompt that matters less",
+        "segue/batch/scheduler.py",
+        "[one for one in able if one.priority <= request.priority]",
+        "list(able)",
+        _LIVES,
+    ),
+    Mutant(
         "the last one leaves too",
         "segue/batch/retraction.py",
         "    if len(requests) <= 1 or not able:",
@@ -188,7 +195,7 @@ MUTANTS = (
     Mutant(
         "a retraction leaves the estimate as it was",
         "segue/batch/scheduler.py",
-        "            retraction.ratio.raise_after(self._running)",
+        "            retraction.ratio.learn_from(self._running)",
         "            pass",
         _LIVES,
     ),

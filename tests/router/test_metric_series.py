@@ -1,11 +1,12 @@
-"""Every series of the scrape page is in the documents, and what workers say of pools and caches arrives there."""
+"""Every series of the scrape page is in the documents, and what workers say of themselves arrives there."""
 
 import re
 
 from prometheus_client.parser import text_string_to_metric_families
 
 from router.metrics import Metrics
-from segue.wire import CacheFigures, CacheHits
+from segue.state.pool import PoolCounts
+from segue.wire import CacheFigures, CacheHits, RetractionFigures
 from tests.repo.sources import ROOT
 from tests.router.served import answer, served
 from tests.support.fake_worker import FakeWorker
@@ -25,6 +26,22 @@ FIGURES = CacheFigures(
     decode_rows=100,
     prompts_extended=27,
     prompts_sent=28,
+)
+
+RETRACTION = RetractionFigures(
+    by_memory=31,
+    by_test=2,
+    requests=20,
+    resumed=22,
+    recomputed=9,
+    mismatched=4,
+    waiting=3,
+    saved_bytes=5000,
+    restored_bytes=4000,
+    copy_s=0.5,
+    away_s=60.0,
+    recomputed_tokens=700,
+    host=(PoolCounts("host_full", 10, 6, 3, sink=1),),
 )
 
 
@@ -57,6 +74,28 @@ async def test_what_a_worker_says_of_its_cache_is_on_the_page() -> None:
     assert seen["segue:cache_floor_tokens_decoding_count",] == 100
     assert seen["segue:cache_prompts_total", "decode"] == 27
     assert seen["segue:cache_prompts_total", "prefill"] == 28
+
+
+async def test_what_a_worker_says_of_retraction_is_on_the_page() -> None:
+    async with FakeWorker(answer) as worker:
+        worker.retraction = RETRACTION
+        seen = await samples(worker)
+    assert {key[1]: value for key, value in seen.items() if key[0] == "segue:retractions_total"} == {
+        "memory": 31,
+        "test": 2,
+    }
+    assert seen["vllm:num_preemptions_total",] == 33
+    assert seen["sglang:num_retracted_reqs",] == 3
+    returns = {key[1]: value for key, value in seen.items() if key[0] == "segue:retraction_returns_total"}
+    assert returns == {"resumed": 22, "recomputed": 9}
+    assert seen["segue:retraction_mismatches_total",] == 4
+    assert seen["segue:retraction_bytes_total", "out"] == 5000
+    assert seen["segue:retraction_bytes_total", "in"] == 4000
+    assert seen["segue:retraction_seconds_total", "copies"] == 0.5
+    assert seen["segue:retraction_seconds_total", "away"] == 60
+    assert seen["segue:recomputed_tokens_total",] == 700
+    assert seen["segue:host_units", "host_full", "free"] == 6
+    assert seen["segue:host_units", "host_full", "held"] == 3
 
 
 async def test_the_sets_of_a_pool_add_up_on_the_page() -> None:

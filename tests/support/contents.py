@@ -180,6 +180,9 @@ class ScriptedStore:
         backup.copied, backup.tables = True, None
         return True
 
+    def check(self) -> None:
+        assert all(one in self.backups for one in (*self.outward, *self.inward))
+
     def counts(self) -> tuple[PoolCounts, ...]:
         held = len(self.backups)
         return (PoolCounts("host", self.capacity, self.capacity - held, held, sink=0),)

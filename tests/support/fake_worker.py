@@ -30,6 +30,7 @@ from segue.wire import (
     Heartbeat,
     PoolStatus,
     PromptScores,
+    RetractionFigures,
     Scores,
     StepNews,
     Top,
@@ -124,6 +125,7 @@ class FakeWorker(WorkerServicer):
         self.early_tokens = 0
         self.scores_each = 3
         self.cache = CacheFigures()
+        self.retraction = RetractionFigures()
         self.live: dict[Handle, FakeChoice] = {}
         self.specs: list[GenerateSpec] = []
         self.attaches: list[Attach] = []
@@ -222,6 +224,7 @@ class FakeWorker(WorkerServicer):
                 prefill_tokens=0,
                 pools=(pool,),
                 cache=self.cache,
+                retraction=self.retraction,
             )
         )
 

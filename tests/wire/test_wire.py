@@ -8,6 +8,7 @@ from segue.batch.request import FinishReason
 from segue.batch.sampling import SamplingDefaults, SamplingParams
 from segue.errors import ContextTooLong, InvalidRequest, PoolExhausted, ServingError, WorkerUnavailable, error_kinds
 from segue.ids import Handle, RequestId, RouterId, WorkerId
+from segue.state.pool import PoolCounts
 from segue.v1 import worker_pb2 as pb
 from segue.wire import (
     Attach,
@@ -22,6 +23,7 @@ from segue.wire import (
     PoolStatus,
     PromptScores,
     Resume,
+    RetractionFigures,
     RouterMessage,
     Scores,
     StepNews,
@@ -230,6 +232,22 @@ def test_description_and_status_survive_the_wire() -> None:
         prompts_extended=12,
         prompts_sent=13,
     )
+    retraction = RetractionFigures(
+        by_memory=20,
+        by_test=21,
+        requests=22,
+        resumed=23,
+        recomputed=24,
+        mismatched=25,
+        waiting=26,
+        saved_bytes=27,
+        restored_bytes=28,
+        copy_s=0.5,
+        away_s=1.5,
+        resumed_extend_tokens=29,
+        recomputed_tokens=30,
+        host=(PoolCounts("host_full", 10, 6, 3, sink=1), PoolCounts("host_bytes", 64, 32, 32, sink=0)),
+    )
     status = WorkerStatus(
         worker_id=WorkerId("w"),
         ready=True,
@@ -240,8 +258,25 @@ def test_description_and_status_survive_the_wire() -> None:
         prefill_tokens=5,
         pools=(pool,),
         cache=cache,
+        retraction=retraction,
     )
     assert status_from_proto(status_to_proto(status)) == status
+
+
+def test_requests_whose_state_is_elsewhere_are_live() -> None:
+    status = WorkerStatus(
+        worker_id=WorkerId("w"),
+        ready=True,
+        running=2,
+        waiting=3,
+        steps=0,
+        generated_tokens=0,
+        prefill_tokens=0,
+        unpromised=1,
+        promised=4,
+        retraction=RetractionFigures(waiting=5),
+    )
+    assert status.live_count == 14
 
 
 @pytest.mark.parametrize("code", sorted(error_kinds()))
