@@ -9,7 +9,7 @@ import asyncio
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 
 from benchmarks.refusal import Refused
@@ -17,12 +17,14 @@ from benchmarks.retraction_figures import of_workers
 from benchmarks.separated import PATIENT, check_handoffs, separated
 from benchmarks.server import model_name
 from benchmarks.streaming import Answer, ask
-from deploy.status import ask as ask_status
-from segue.errors import ServingError
+from deploy.settings import bundled_model
+from segue.batch.role import Role
+from segue.build import load_engine
+from segue.config import EngineConfig
+from segue.errors import ConfigError
 from segue.state.needs import page_count
 from segue.state.spec import ComponentName
-from segue.wire import PoolStatus
-from segue.wire.channel import PLAIN
+from segue.weights.folder import ModelFolder
 
 NAME = "overload"
 SUMMARY = (
@@ -32,9 +34,6 @@ SUMMARY = (
 PAGE_TOKENS = 64
 PROMPT_MAX, OUTPUT_MAX = 256, 512
 DEMAND = 4.0
-AMPLE_BYTES = 1 << 30
-# The first shows what else a budget is used for.
-STARTS_MAX = 3
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -141,35 +140,45 @@ def _body(model: str, seed: int, number: int) -> dict[str, object]:
 @contextmanager
 def _sized(pages: int, running: int, host_bytes: int) -> Iterator[str]:
     """A pair whose decode worker has just so many full pages, and a batch of at most `running`."""
-    budget = AMPLE_BYTES
-    for _ in range(STARTS_MAX):
-        settings = [
-            "engine.deterministic=true",
-            "engine.threads=1",
-            f"engine.page_tokens={PAGE_TOKENS}",
-            f"engine.max_len={PROMPT_MAX + OUTPUT_MAX}",
-            f"engine.max_running={running}",
-            "transfer.verify=true",
-            *PATIENT,
-            "retraction.verify=true",
-            f"retraction.host_bytes={host_bytes}",
-        ]
-        with separated("nixl", settings, [f"engine.state_bytes={budget}"]) as url:
-            pools = _pools(url)
-            full = pools[ComponentName.FULL]
-            if full.capacity - full.sink == pages:
-                yield url
-                return
-            others = sum(pool.capacity * pool.unit_bytes for name, pool in pools.items() if name != ComponentName.FULL)
-            budget = others + (pages + full.sink) * full.unit_bytes
-    raise Refused(f"no budget was found that makes {pages} full pages for {running} running requests")
+    config = EngineConfig(
+        model=bundled_model(),
+        deterministic=True,
+        threads=1,
+        page_tokens=PAGE_TOKENS,
+        max_len=PROMPT_MAX + OUTPUT_MAX,
+        max_running=running,
+        role=Role.DECODE.value,
+    )
+    settings = [
+        *PATIENT,
+        "engine.deterministic=true",
+        "engine.threads=1",
+        f"engine.page_tokens={PAGE_TOKENS}",
+        f"engine.max_len={PROMPT_MAX + OUTPUT_MAX}",
+        f"engine.max_running={running}",
+        "transfer.verify=true",
+        "retraction.verify=true",
+        f"retraction.host_bytes={host_bytes}",
+    ]
+    with separated("nixl", settings, [f"engine.state_bytes={_budget(config, pages)}"]) as url:
+        yield url
 
 
-def _pools(url: str) -> dict[str, PoolStatus]:
-    """The pools of the decode worker behind the router at `url`."""
-    for row in asyncio.run(ask_status(url, PLAIN)):
-        if row.role == "decode":
-            if isinstance(row.status, ServingError):
-                raise Refused(f"the decode worker says nothing of itself: {row.status.message}")
-            return {pool.component: pool for pool in row.status.pools}
-    raise Refused("there is no decode worker")
+def _budget(config: EngineConfig, pages: int) -> int:
+    """The least state memory whose plan has `pages` full pages. Raises Refused where it has more at once."""
+    folder = ModelFolder.open(config.model)
+
+    def planned(budget: int) -> int:
+        try:
+            memory = load_engine(replace(config, state_bytes=budget), folder).memory
+        except ConfigError:
+            return 0
+        return memory.counts[ComponentName.FULL] - 1
+
+    low, high = 1 << 20, 1 << 30
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if planned(middle) >= pages else (middle + 1, high)
+    if (found := planned(low)) != pages:
+        raise Refused(f"no budget makes {pages} full pages for {config.max_running} running requests: {found}")
+    return low
