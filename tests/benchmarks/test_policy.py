@@ -14,7 +14,7 @@ STEP = ["--running", "4", "--steps", "20"]
 
 
 def test_it_gives_a_time_for_each_operation(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["policy", "--prompt", "640", "--nodes", "8", "--rounds", "2", *STEP]) == 0
+    assert main(["policy", "--prompt", "640", "--nodes", "8", "--rounds", "1", *STEP]) == 0
     figures = json.loads(capsys.readouterr().out)["figures"]
     tree = {"match_ms", "match_with_keys_ms", "publish_ms", "evict_ms"}
     assert set(figures) == tree | {"decode_step_ms", "decode_plan_ms", "decode_commit_ms"}

@@ -18,7 +18,7 @@ SMALL = ["--prompts", "3", "--prompt", "230", "--output", "150", "--turn", "8", 
 
 
 @pytest.mark.parametrize("role", ["both", "separated"])
-@pytest.mark.parametrize("floor", ["on", "off"])
+@pytest.mark.parametrize("floor", ["on", pytest.param("off", marks=pytest.mark.long)])
 def test_a_second_turn_is_resumed_in_what_the_first_decoded(
     role: str, floor: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

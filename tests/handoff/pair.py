@@ -191,7 +191,17 @@ async def paired(
 
 
 async def alone(folder: Path, specs: Sequence[GenerateSpec], **changes: object) -> list[Answer]:
-    """The same requests on one worker that does everything."""
+    """The same requests on one worker that does everything. Several tests ask for the same: it is computed once."""
+    key = folder, tuple(specs), tuple(sorted(changes.items()))
+    if key not in _ALONE:
+        _ALONE[key] = await _answered_alone(folder, specs, **changes)
+    return _ALONE[key]
+
+
+_ALONE: dict[object, list[Answer]] = {}
+
+
+async def _answered_alone(folder: Path, specs: Sequence[GenerateSpec], **changes: object) -> list[Answer]:
     host = Host(QUICK)
     await host.start(loading(engine_config(folder, "both", **changes)))
     try:

@@ -13,7 +13,9 @@ from tests.handoff.test_equality import requests
 from tests.handoff.test_retraction import FORCED, asking
 
 
-@pytest.mark.parametrize("transport", ["local", "nixl", "grpc"])
+@pytest.mark.parametrize(
+    "transport", ["local", *(pytest.param(name, marks=pytest.mark.long) for name in ("nixl", "grpc"))]
+)
 async def test_outputs_are_those_of_one_worker(hybrid: Path, transport: str) -> None:
     asked = requests(1)
     async with paired(hybrid, transports=transport, kv_dtype="fp8") as pair:
@@ -38,7 +40,10 @@ async def test_models_without_some_component_hand_over_what_they_have(
     assert apart == await alone(folder, asked, kv_dtype="fp8")
 
 
-@pytest.mark.parametrize(("page", "chunk"), [(1, 5), (3, 7), (64, 64)])
+@pytest.mark.parametrize(
+    ("page", "chunk"),
+    [(3, 7), pytest.param(1, 5, marks=pytest.mark.long), pytest.param(64, 64, marks=pytest.mark.long)],
+)
 async def test_odd_pages_and_chunks_change_nothing(hybrid: Path, page: int, chunk: int) -> None:
     asked = requests(3, (1, 22, 23, 24, 25, 70))
     async with paired(hybrid, page_tokens=page, chunk_tokens=chunk, kv_dtype="fp8") as pair:
@@ -70,7 +75,9 @@ async def test_workers_that_store_keys_differently_are_refused_by_name(hybrid: P
         await pair.emptied()
 
 
-@pytest.mark.parametrize("family", ["hybrid", "sliding", "dense"])
+@pytest.mark.parametrize(
+    "family", ["hybrid", *(pytest.param(name, marks=pytest.mark.long) for name in ("sliding", "dense"))]
+)
 async def test_requests_come_back_from_host_memory_with_codes_and_scales(
     family: str, request: pytest.FixtureRequest
 ) -> None:

@@ -33,7 +33,7 @@ async def figures(pair: Pair) -> RetractionFigures:
     return (await pair.decode.worker.status()).retraction
 
 
-@pytest.mark.parametrize("page", [1, 8])
+@pytest.mark.parametrize("page", [pytest.param(1, marks=pytest.mark.long), 8])
 async def test_forced_retraction_changes_no_token_and_no_logprob(hybrid: Path, page: int) -> None:
     asked = [asking(number, 20 + 13 * number, 40 + number) for number in range(6)]
     async with paired(hybrid, retraction=FORCED, page_tokens=page, max_len=256) as pair:
@@ -46,7 +46,9 @@ async def test_forced_retraction_changes_no_token_and_no_logprob(hybrid: Path, p
     assert not any(pool.held for pool in seen.host)
 
 
-@pytest.mark.parametrize("host_bytes", [0, 200_000, 32 << 20])
+@pytest.mark.parametrize(
+    "host_bytes", [200_000, *(pytest.param(size, marks=pytest.mark.long) for size in (0, 32 << 20))]
+)
 async def test_a_decode_worker_short_of_memory_ends_every_request_right(hybrid: Path, host_bytes: int) -> None:
     """With no host memory, too little of it, and enough: by recompute through the prefill worker, mixed, by resume."""
     asked = [asking(number, 40 + 9 * number, 110) for number in range(8)]
@@ -82,6 +84,7 @@ async def test_a_request_whose_prefill_worker_is_gone_is_recomputed_where_it_ran
     assert seen.recomputed > 0
 
 
+@pytest.mark.long
 async def test_clients_that_leave_while_their_requests_are_off_the_device_leak_nothing(hybrid: Path) -> None:
     asked = [asking(number, 40 + 9 * number, 110) for number in range(8)]
     async with paired(hybrid, retraction=SHORT, decode=SMALL, max_len=256) as pair:
@@ -102,6 +105,7 @@ async def test_clients_that_leave_while_their_requests_are_off_the_device_leak_n
     assert not any(pool.held for pool in seen.host)
 
 
+@pytest.mark.long
 async def test_requests_of_mixed_priorities_all_end_right(hybrid: Path) -> None:
     asked = [asking(number, 40, 110, priority=number % 2) for number in range(8)]
     async with paired(hybrid, retraction=SHORT, decode=SMALL, max_len=256) as pair:

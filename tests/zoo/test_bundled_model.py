@@ -55,7 +55,7 @@ def test_transformers_finds_every_weight() -> None:
     assert not report["unexpected_keys"]
 
 
-@pytest.mark.parametrize("example_count", [0, 8])
+@pytest.mark.parametrize("example_count", [0, pytest.param(8, marks=pytest.mark.long)])
 def test_it_solves_a_problem_it_has_not_seen(model: LaraMiniForCausalLM, example_count: int) -> None:
     problem, *examples = (evaluation_problem(2, index) for index in range(example_count + 1))
     prompt = encode_chat(chat_messages(problem, examples), add_generation_prompt=True)
