@@ -43,7 +43,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=0, help="which evaluation set")
     parser.add_argument("--concurrency", type=int, default=16, help="requests at the same time")
     parser.add_argument("--save", type=Path, metavar="FILE", help="write the answers to FILE")
-    parser.add_argument("--compare", type=Path, metavar="FILE", help="count the answers that differ from FILE's")
+    parser.add_argument(
+        "--compare",
+        type=Path,
+        metavar="FILE",
+        help="count the answers whose text, or whose logprobs, differ from FILE's",
+    )
 
 
 def run(args: argparse.Namespace) -> dict[str, object]:
@@ -64,16 +69,24 @@ def run(args: argparse.Namespace) -> dict[str, object]:
         "elapsed_s": round(elapsed_s, 2),
     }
     figures |= retraction
-    if args.compare is not None:
-        figures["differing_answers"] = count_differing(texts, args.compare)
+    saved: dict[str, list[object]] = {"texts": [*texts], "logprobs": [list(answer.logprobs) for answer in answers]}
     if args.save is not None:
-        args.save.write_text(json.dumps({"texts": texts}, indent=1) + "\n")
+        args.save.write_text(json.dumps(saved) + "\n")
+    if args.compare is not None:
+        others = json.loads(args.compare.read_text())
+        figures["differing_answers"] = count_differing(texts, others["texts"])
+        figures["differing_logprobs"] = count_differing(saved["logprobs"], others["logprobs"])
     return figures
 
 
 @contextmanager
 def _serving(args: argparse.Namespace) -> Iterator[str]:
     if args.url:
+        chosen = {"role": args.role != "both"} | {
+            name: getattr(args, name) for name in ("model", "deterministic", "retract_interval", "drop", "kv_dtype")
+        }
+        if ignored := [f"--{name.replace('_', '-')}" for name, given in chosen.items() if given]:
+            raise Refused(f"{', '.join(ignored)} cannot change the server at {args.url}: it was started by another")
         yield args.url.rstrip("/")
         return
     settings = [*PATIENT, *([f"engine.model={args.model}"] if args.model else [])]
@@ -103,6 +116,7 @@ async def _ask_all(url: str, args: argparse.Namespace) -> list[Answer]:
             "model": model,
             "messages": problem_messages(args.seed, index, args.shots),
             "temperature": 0,
+            "logprobs": True,
             "max_tokens": OUTPUT_TOKENS_MAX,
         }
         async with turns:
@@ -111,9 +125,8 @@ async def _ask_all(url: str, args: argparse.Namespace) -> list[Answer]:
     return await asyncio.gather(*(answer(index) for index in range(args.problems)))
 
 
-def count_differing(texts: Sequence[str], path: Path) -> int:
-    """How many answers are not letter for letter those of a saved run."""
-    others = json.loads(path.read_text())["texts"]
-    if len(others) != len(texts):
-        raise Refused(f"{path} holds {len(others)} answers, this run has {len(texts)}")
-    return sum(ours != theirs for ours, theirs in zip(texts, others, strict=True))
+def count_differing(ours: Sequence[object], theirs: Sequence[object]) -> int:
+    """How many answers are not those of a saved run to the letter, or their tokens' logprobs not to the bit."""
+    if len(theirs) != len(ours):
+        raise Refused(f"the saved run has {len(theirs)} answers, this one has {len(ours)}")
+    return sum(one != other for one, other in zip(ours, theirs, strict=True))

@@ -19,7 +19,10 @@ ANSWER_TIMEOUT_S = 600.0
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One streamed answer. Times are seconds of one clock; `chunk_times_s` are of the chunks that carried text."""
+    """One streamed answer. Times are seconds of one clock; `chunk_times_s` are of the chunks that carried text.
+
+    `logprobs` are those of a chat's tokens, where they were asked for.
+    """
 
     asked_s: float
     chunk_times_s: tuple[float, ...]
@@ -28,6 +31,7 @@ class Answer:
     finish_reason: str
     prompt_tokens: int
     output_tokens: int
+    logprobs: tuple[float, ...] = ()
 
     @property
     def first_chunk_s(self) -> float:
@@ -96,6 +100,7 @@ def _answer(asked_s: float, reading: _Reading) -> Answer:
         raise Refused(f"the stream did not end in [DONE]: {reading.events[-1:]}")
     times_s: list[float] = []
     text: list[str] = []
+    logprobs: list[float] = []
     finish_reason, usage = "", {"prompt_tokens": 0, "completion_tokens": 0}
     for time_s, event in reading.events[:-1]:
         chunk = json.loads(event.removeprefix(b"data: "))
@@ -105,6 +110,7 @@ def _answer(asked_s: float, reading: _Reading) -> Answer:
         for choice in chunk["choices"]:
             piece = choice["text"] if "text" in choice else choice["delta"].get("content")
             finish_reason = choice.get("finish_reason") or finish_reason
+            logprobs += [token["logprob"] for token in (choice.get("logprobs") or {}).get("content", ())]
             if piece:
                 times_s.append(time_s)
                 text.append(cast(str, piece))
@@ -118,4 +124,5 @@ def _answer(asked_s: float, reading: _Reading) -> Answer:
         finish_reason=finish_reason,
         prompt_tokens=usage["prompt_tokens"],
         output_tokens=usage["completion_tokens"],
+        logprobs=tuple(logprobs),
     )

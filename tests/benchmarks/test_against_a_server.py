@@ -29,7 +29,7 @@ def test_accuracy_repeats_its_answers_in_deterministic_mode(
     common = ["accuracy", "--problems", "2", "--deterministic"]
     report_of([*common, "--concurrency", "1", "--save", saved], capsys)
     figures = report_of([*common, "--concurrency", "4", "--compare", saved], capsys)
-    assert figures["differing_answers"] == 0
+    assert (figures["differing_answers"], figures["differing_logprobs"]) == (0, 0)
 
 
 def test_overhead_compares_streams_with_the_bare_runner(capsys: pytest.CaptureFixture[str]) -> None:

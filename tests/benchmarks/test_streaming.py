@@ -52,6 +52,16 @@ async def test_events_may_be_cut_anywhere(size: int) -> None:
     assert answer.text == "Hello"
 
 
+async def test_the_logprobs_of_a_chat_are_those_of_its_tokens() -> None:
+    def scored(content: str, *logprobs: float) -> bytes:
+        tokens = [{"token": "x", "logprob": value} for value in logprobs]
+        return event({"choices": [{"index": 0, "delta": {"content": content}, "logprobs": {"content": tokens}}]})
+
+    pieces = [scored("He", -0.25, -1.5), delta("l"), scored("lo", -3e-7), USAGE, DONE]
+    answer = await answer_of([HEAD, *(chunk(piece) for piece in pieces), END])
+    assert answer.logprobs == (-0.25, -1.5, -3e-7)
+
+
 async def test_a_completion_has_text_where_a_chat_has_deltas() -> None:
     pieces = [event({"choices": [{"index": 0, "text": "four"}]}), USAGE, DONE]
     answer = await answer_of([HEAD, *(chunk(piece) for piece in pieces), END])
