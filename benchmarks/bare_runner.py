@@ -16,6 +16,7 @@ from segue.state.needs import page_count
 from segue.state.spec import uses_ssm_state
 from segue.state.storage import Storage
 from segue.state.tables import StateTables
+from segue.tokens import token_array
 
 PAGE_TOKENS = 64
 STEP_TOKENS = 1024
@@ -75,7 +76,7 @@ class BareRunner:
 
 def _request(index: int, prompt: Sequence[int], output: int) -> Request:
     sampling = SamplingParams(seed=0, temperature=0.0, max_tokens=output, ignore_eos=True)
-    return Request(Handle(index), RequestId(f"bare-{index}"), 0, tuple(prompt), sampling)
+    return Request(Handle(index), RequestId(f"bare-{index}"), 0, token_array(prompt), sampling)
 
 
 def _groups(requests: Sequence[Request]) -> list[list[Request]]:

@@ -14,6 +14,7 @@ from kv_transfer.hosting.loading import load
 from kv_transfer.hosting.neighbours import Neighbours
 from prefill_service.host import PrefillHost
 from segue.batch.role import Role
+from segue.batch.suffix_costs import Rule
 from segue.config import EngineConfig
 
 # Engines that compute share one interpreter here: nobody is dead because it is slow to answer.
@@ -33,7 +34,11 @@ class Hosted:
 async def hosted(engine: EngineConfig, *, separated: bool, extend_tokens: int = 0) -> AsyncIterator[Hosted]:
     """Workers as `engine` says, but for its role; state passes from arena to arena."""
     worker = WorkerConfig(silence_s=SILENCE_S, session_grace_s=SILENCE_S, drain_s=1.0)
-    transfer = TransferConfig(transports="local", silence_s=SILENCE_S, lease_s=SILENCE_S, extend_tokens=extend_tokens)
+    # What is reused must not depend on how fast this machine is.
+    by = Rule.THRESHOLD.value
+    transfer = TransferConfig(
+        transports="local", silence_s=SILENCE_S, lease_s=SILENCE_S, extend_tokens=extend_tokens, extend_by=by
+    )
     neighbours = Neighbours()
     decode = Host(worker, transfer, neighbours)
     prefill = PrefillHost(worker, transfer, neighbours) if separated else None

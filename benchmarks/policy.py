@@ -17,6 +17,7 @@ from segue.ids import Page, Slot
 from segue.state.pool import Pool
 from segue.state.spec import ComponentName
 from segue.state.tables import StateTables
+from segue.tokens import token_array
 
 NAME = "policy"
 SUMMARY = "times of prefix tree and scheduler: match, publishing pages, evicting leaves, a decode step's share"
@@ -75,7 +76,7 @@ class _Cache:
 
 def _match(draw: random.Random, prompt: int, rounds: int) -> dict[str, object]:
     whole = prompt // PAGE_TOKENS
-    tokens = draw.choices(range(VOCABULARY), k=whole * PAGE_TOKENS)
+    tokens = token_array(draw.choices(range(VOCABULARY), k=whole * PAGE_TOKENS))
     cache = _Cache(whole)
     cache.checkpoint(tokens, whole - 1)
     cache.check()
@@ -129,7 +130,8 @@ def _evict(draw: random.Random, nodes: int, rounds: int) -> float:
 
 
 def _keys(tokens: Sequence[int]) -> list[bytes]:
-    return PageKeys(PAGE_TOKENS, lambda start, stop: tokens[start:stop]).first(len(tokens) // PAGE_TOKENS)
+    known = token_array(tokens)
+    return PageKeys(PAGE_TOKENS, lambda start, stop: known[start:stop].tobytes()).first(len(tokens) // PAGE_TOKENS)
 
 
 def _median_ms(rounds: int, measured: Callable[[], None]) -> float:

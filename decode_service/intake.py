@@ -49,6 +49,8 @@ class _Coming:
     attempt: int
     asked: Asked | None = None
     incoming: Incoming | None = None
+    called_at: float = 0.0
+    asked_at: float = 0.0
     granted_at: float = 0.0
     state_here: bool = False
     """The request runs; only its prompt checkpoint is still to come."""
@@ -71,14 +73,14 @@ class Intake:
 
     def expect(self, handle: Handle, attempt: int) -> None:
         """A sender is called for the request."""
-        self._coming[handle] = _Coming(attempt)
+        self._coming[handle] = _Coming(attempt, called_at=self._clock())
 
     def asked(self, command: Asked) -> None:
         """The sender's turn is near: the request stands in line from now on."""
         coming = self._find(command.handle, command.attempt)
         if coming is None or coming.asked is not None:
             return
-        coming.asked = command
+        coming.asked, coming.asked_at = command, self._clock()
         self._engine.ask(command.handle, command.attempt)
 
     def progressed(self, command: Progressed) -> None:
@@ -122,7 +124,7 @@ class Intake:
             return None
         if rows is None:
             return None
-        self._count(coming, incoming)
+        self._count(coming, incoming, finished.usage.cached_tokens)
         expected = incoming.grant.terms.checkpoint if incoming.plan.checkpoint() else None
         news = self._engine.receive(
             command.handle, command.attempt, rows, finished.token, finished.usage.cached_tokens, expected
@@ -195,6 +197,7 @@ class Intake:
     def call_again(self) -> None:
         """Has the senders called of all requests whose state was lost and that have room again."""
         for request, spec in self._engine.take_recalled():
+            self._engine.costs.count_recalled(request)
             self.expect(request.handle, request.attempt)
             self._replies.append(Reply(request.handle, CallAgain(spec)))
 
@@ -253,8 +256,11 @@ class Intake:
         self._by_ticket[coming.incoming.grant.ticket] = request.handle
         self._replies.append(Reply(request.handle, coming.incoming.grant))
 
-    def _count(self, coming: _Coming, incoming: Incoming) -> None:
+    def _count(self, coming: _Coming, incoming: Incoming, reused: int) -> None:
         seconds = max(1e-9, self._clock() - coming.granted_at)
+        # Between question and promise it waited for room here, which it would have done in any case.
+        queued_s = coming.asked_at - coming.called_at
+        self._engine.costs.handed_over(queued_s + seconds, incoming.grant.terms.prompt_tokens, reused)
         runs = incoming.plan.runs
         size = sum(
             (piece.stop - piece.first) * sum(run.bytes for run in runs[piece.component])

@@ -26,6 +26,7 @@ from kv_transfer.receiver import Receiver
 from kv_transfer.reservations import Reservations
 from segue.batch.news import EngineNews
 from segue.batch.role import Role
+from segue.batch.suffix_costs import Rule
 from segue.engine import Engine
 from segue.errors import InvalidRequest, ServingError
 from segue.wire import Cancel, Finish, Transfers
@@ -133,7 +134,9 @@ class DecodeStation:
                 self._engine.submit(command.spec, command.handle)
             elif self._intake is None:
                 raise InvalidRequest("this worker computes its prompts itself, it takes no prefill address")
-            elif awaited := self._engine.expect(command.spec, command.handle, self._config.extend_tokens):
+            elif awaited := self._engine.expect(
+                command.spec, command.handle, self._config.extend_tokens, Rule(self._config.extend_by)
+            ):
                 self._intake.expect(command.handle, command.spec.attempt)
         except ServingError as error:
             command.accepted.set_exception(error)

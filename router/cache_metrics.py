@@ -95,12 +95,12 @@ def _floors(caches: Mapping[str, CacheFigures]) -> tuple[Metric, Metric, Metric,
 def _prompts(caches: Mapping[str, CacheFigures]) -> Metric:
     family = CounterMetricFamily(
         "segue:cache_prompts",
-        "Prompts that a prefill worker was named for, by the role that computed what was not cached",
-        labels=["worker", "computed_by"],
+        "Prompts that a prefill worker was named for, by the role that computed what was not cached, and why",
+        labels=["worker", "computed_by", "reason"],
     )
     for worker, cache in caches.items():
-        family.add_metric([worker, "decode"], cache.prompts_extended)
-        family.add_metric([worker, "prefill"], cache.prompts_sent)
+        for prompts in cache.prompts:
+            family.add_metric([worker, prompts.computed_by, prompts.reason], prompts.count)
     return family
 
 

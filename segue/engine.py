@@ -24,6 +24,7 @@ from segue.batch.scheduler import Scheduler
 from segue.batch.scores import PromptScores
 from segue.batch.step import StepOutput, StepPlan, StepRecord
 from segue.batch.submission import GenerateSpec
+from segue.batch.suffix_costs import Rule, SuffixCosts
 from segue.engine_facts import EngineFacts, EngineStatus
 from segue.errors import DeadlineExceeded, ServingError
 from segue.handoff import UnitRow
@@ -64,7 +65,8 @@ class Engine:
         self._pinned: dict[Handle, Request] = {}
         self._in_flight: StepRecord | None = None
         self._ended_early: list[Ended] = []
-        self._steps = self._generated = self._prefilled = self._extended = self._sent = 0
+        self._steps = self._generated = self._prefilled = 0
+        self.costs = SuffixCosts(clock)
 
     # Requests
 
@@ -72,22 +74,19 @@ class Engine:
         """Queues a request. Raises InvalidRequest, ContextTooLong or QueueFull, and then keeps nothing of it."""
         self._enter(self._request(spec, handle))
 
-    def expect(self, spec: GenerateSpec, handle: Handle, extend_max: int = 0) -> bool:
-        """Takes a request whose prompt another worker is to compute. Raises as `submit` does.
-
-        Where no more than `extend_max` tokens are new to the cache here, or the prompt is to be scored, it is computed
-        here. Returns whether the other worker is needed.
+    def expect(self, spec: GenerateSpec, handle: Handle, extend_max: int = 0, by: Rule = Rule.THRESHOLD) -> bool:
+        """Takes a request whose prompt another worker is to compute, unless the rule has no more than `extend_max`
+        tokens of it computed here. Returns whether the other worker is needed. Raises as `submit` does.
         """
         request = self._request(spec, handle)
         request.recallable, request.extend_max = spec.score_from is None, extend_max
         cached = self._holdings.cached_depth(request) if extend_max else 0
-        awaited = spec.score_from is None and (cached == 0 or request.known_len - cached > extend_max)
-        if awaited:
+        choice = self.costs.choose(by, request, cached, self._scheduler.decoding_count)
+        if not choice.here:
             request.phase = Phase.AWAITING
         self._enter(request)
-        self._sent += awaited
-        self._extended += not awaited
-        return awaited
+        self.costs.count(choice)
+        return not choice.here
 
     def cancel(self, handle: Handle, attempt: int) -> None:
         """Ends a request whose client left. A no-op when it is unknown, of another attempt, or ended."""
@@ -240,6 +239,7 @@ class Engine:
         """Plans and starts the next step; None when there is nothing to compute."""
         assert self._in_flight is None, "one step at a time is in flight"
         self.expire()
+        self.costs.begin_step()
         plan = self._scheduler.plan()
         if plan is None:
             return None
@@ -258,6 +258,8 @@ class Engine:
         """
         assert record is self._in_flight, "steps are committed in launch order, once"
         self._in_flight = None
+        self.costs.end_step(record.plan)
+        self._prefilled += record.plan.extended_count
         news = EngineNews(record.plan.number)
         output, sampled, scored = record.output, 0, 0
         going_on = (Phase.EXTENDING, Phase.DECODING)
@@ -271,8 +273,6 @@ class Engine:
             if not row.decode and row.scored:
                 scores = PromptScores(request.handle, request.attempt, output.scores[scored])
                 scored += 1
-            if not row.decode:
-                self._prefilled += row.count
             if request.phase not in going_on:
                 if row.checkpoint is not None:
                     self._holdings.discard_checkpoint(row.checkpoint)
@@ -332,7 +332,7 @@ class Engine:
             prefill_tokens=self._prefilled,
             pools=self._holdings.counts(),
             retraction=self._scheduler.retraction_figures(),
-            cache=replace(self._holdings.cache_figures(), prompts_extended=self._extended, prompts_sent=self._sent),
+            cache=replace(self._holdings.cache_figures(), prompts=self.costs.chosen()),
         )
 
     def check(self) -> None:

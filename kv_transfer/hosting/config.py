@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from segue.batch.suffix_costs import Rule
 from segue.config import require_above_zero, require_not_negative
 from segue.errors import ConfigError
 from segue.handoff import TransportName
@@ -43,8 +44,8 @@ class TransferConfig:
     for its own choice. A peer that says nothing for `silence_s` counts as gone. `connect_s` bounds an introduction, the
     self-test included; `settle_s` is how often a silent sender is asked again whether its writes have ended. When more
     than `quarantine_share` of a pool is in quarantine, and some of it for more than `quarantine_s`, the worker drains
-    and ends, to be started afresh. A decode worker computes a prompt itself if no more than `extend_tokens` of it are
-    new to its cache (0: never).
+    and ends, to be started afresh. A decode worker computes a prompt itself only if no more than `extend_tokens` of it
+    are new to its cache (0: never); `extend_by` says whether it always does so then, or by what either way cost lately.
     """
 
     transports: str = "local,nixl,grpc"
@@ -58,6 +59,7 @@ class TransferConfig:
     quarantine_s: float = 120.0
     quarantine_share: float = 0.25
     extend_tokens: int = 256
+    extend_by: str = Rule.COST.value
 
     def __post_init__(self) -> None:
         unknown = [name for name in self.transports.split(",") if name not in set(TransportName)]
@@ -67,6 +69,10 @@ class TransferConfig:
         waits = ("lease_s", "heartbeat_s", "silence_s", "connect_s", "settle_s", "quarantine_s")
         require_above_zero("transfer.", self, *waits)
         require_not_negative("transfer.", self, "extend_tokens")
+        if self.extend_by not in set(Rule):
+            raise ConfigError(
+                f"transfer.extend_by is '{self.extend_by}', it must be one of {', '.join(Rule)}", param="extend_by"
+            )
         if self.silence_s <= self.heartbeat_s:
             raise ConfigError(
                 f"transfer.silence_s {self.silence_s} must be longer than heartbeat_s {self.heartbeat_s}",

@@ -170,7 +170,7 @@ class Holdings:
         return None if self._reuse is None else self._reuse.offered_checkpoint(request)
 
     def prompt_checkpoint(self, request: Request) -> CachedCheckpoint | None:
-        """The newest checkpoint that the request pins."""
+        """The newest checkpoint on the request's path, which it pins from now on if it did not."""
         return None if self._reuse is None else self._reuse.prompt_checkpoint(request)
 
     def let_go(self, request: Request) -> None:

@@ -1,5 +1,6 @@
 """One request choice on a worker: its tokens, parameters, what it owns and how far it is; decides nothing."""
 
+from array import array
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import NamedTuple
@@ -11,6 +12,7 @@ from segue.cache.keys import PageKeys
 from segue.cache.lease import Lease
 from segue.ids import Handle, RequestId
 from segue.state.tables import StateTables
+from segue.tokens import token_array
 
 
 class FinishReason(StrEnum):
@@ -46,7 +48,7 @@ class Request:
     handle: Handle
     request_id: RequestId
     attempt: int
-    prompt: tuple[int, ...]
+    prompt: "array[int]"
     sampling: SamplingParams
     priority: int = 0
     deadline: float | None = None
@@ -83,7 +85,7 @@ class Request:
             handle=handle,
             request_id=spec.request_id,
             attempt=spec.attempt,
-            prompt=spec.prompt,
+            prompt=token_array(spec.prompt),
             sampling=spec.sampling,
             priority=spec.priority,
             deadline=None if spec.deadline_s is None else now + spec.deadline_s,
@@ -140,9 +142,17 @@ class Request:
 
     def tokens(self, start: int, stop: int) -> list[int]:
         """Tokens at positions [start, stop)."""
+        return self._known(start, stop).tolist()
+
+    def token_bytes(self, start: int, stop: int) -> bytes:
+        """The same as bytes."""
+        return self._known(start, stop).tobytes()
+
+    def _known(self, start: int, stop: int) -> "array[int]":
         split = len(self.prompt)
-        known = list(self.prompt[start:stop])
-        known += [token.token_id for token in self.output[max(0, start - split) : max(0, stop - split)]]
+        known = self.prompt[start:stop]
+        if stop > split:
+            known.extend([token.token_id for token in self.output[max(0, start - split) : stop - split]])
         assert len(known) == stop - start, f"request {self.request_id} has no tokens up to {stop}"
         return known
 

@@ -56,7 +56,7 @@ class Reuse:
     def keys(self, request: Request, pages: int) -> list[bytes]:
         """Keys of at least the request's first `pages` pages."""
         if request.keys is None:
-            request.keys = PageKeys(self.shape.page_tokens, request.tokens)
+            request.keys = PageKeys(self.shape.page_tokens, request.token_bytes)
         return request.keys.first(pages)
 
     def match(self, request: Request) -> Match:
@@ -163,8 +163,13 @@ class Reuse:
         return None if here else offered
 
     def prompt_checkpoint(self, request: Request) -> CachedCheckpoint | None:
-        """The newest checkpoint that the request pins."""
-        if request.lease is None or (kept := request.lease.kept) is None or kept.checkpoint is None:
+        """The newest checkpoint on the request's path, which it pins from now on if it did not."""
+        if request.lease is None or request.tables is None:
+            return None
+        # Whoever retains nothing sends it all the same.
+        self.tree.keep_deepest(request.lease)
+        self.tally.retains(request.handle, self.retained_pages(request, request.tables.swept[0]))
+        if (kept := request.lease.kept) is None or kept.checkpoint is None:
             return None
         window = {node.pages - 1: Page(node.window) for node in request.lease.kept_window if node.window is not None}
         return CachedCheckpoint(kept.pages * self.shape.page_tokens, Slot(kept.checkpoint), window)
@@ -223,10 +228,11 @@ class Reuse:
         """The retention floor f = c* - W of STATE.md section 4."""
         if request.lease is None:
             return None
-        if request.expected is not None and self.shape.window:
-            return request.expected - self.shape.window
         if not self._retain:
             self.tree.drop_floor(request.lease)
+            return None
+        if request.expected is not None and self.shape.window:
+            return request.expected - self.shape.window
         return self.tree.floor(request.lease)
 
     def drop_floor(self, request: Request) -> bool:

@@ -1,5 +1,7 @@
 """What a request must be to be served at all by a given model, and when it ends; knows nothing of load or pools."""
 
+import numpy as np
+
 from segue.batch.request import EmittedToken, FinishReason, Request
 from segue.batch.submission import GenerateSpec
 from segue.errors import InvalidRequest
@@ -12,10 +14,14 @@ def require_servable(spec: GenerateSpec, vocab_size: int, stop_ids: frozenset[in
     """Raises InvalidRequest naming what is wrong. `stop_ids` are the model's own."""
     if not spec.prompt:
         raise InvalidRequest(f"request {spec.request_id} has an empty prompt", param="prompt")
-    if bad := next((token for token in (*spec.prompt, *spec.emitted) if not 0 <= token < vocab_size), None):
-        raise InvalidRequest(
-            f"request {spec.request_id}: token id {bad} is outside the vocabulary of {vocab_size}", param="prompt"
-        )
+    for tokens in (spec.prompt, spec.emitted):
+        # A prompt is long, and this is the engine's thread.
+        known = np.asarray(tokens)
+        if bad := known[(known < 0) | (known >= vocab_size)].tolist():
+            raise InvalidRequest(
+                f"request {spec.request_id}: token id {bad[0]} is outside the vocabulary of {vocab_size}",
+                param="prompt",
+            )
     for param, tokens in (
         ("logit_bias", [token for token, _ in spec.sampling.logit_bias]),
         ("stop_token_ids", spec.sampling.stop_token_ids),

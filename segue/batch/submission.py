@@ -1,5 +1,6 @@
 """What a router asks of a worker for one choice of one request; a plain value that both sides share."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from segue.batch.sampling import SamplingParams
@@ -10,17 +11,18 @@ from segue.ids import RequestId, RouterId
 class GenerateSpec:
     """One choice to generate.
 
-    `emitted` is output that the client already has (a continuation): positions, penalties and the budget count it, and
-    it is never sampled again. `deadline_s` is the remaining time from now. `extension` is opaque and travels with the
-    request. `prefill_address` (host:port) is the worker that computes the prompt; empty where the one asked does it.
-    With `score_from` the prompt is scored: logprobs of its tokens behind that position are wanted, with as many
-    alternatives as `sampling.logprobs` says, and nothing from that position on is reused.
+    `prompt` is a `token_array` where it comes from the wire. `emitted` is output that the client already has (a
+    continuation): positions, penalties and the budget count it, and it is never sampled again. `deadline_s` is the
+    remaining time from now. `extension` is opaque and travels with the request. `prefill_address` (host:port) is the
+    worker that computes the prompt; empty where the one asked does it. With `score_from` the prompt is scored: logprobs
+    of its tokens behind that position are wanted, with as many alternatives as `sampling.logprobs` says, and nothing
+    from that position on is reused.
     """
 
     router_id: RouterId
     request_id: RequestId
     attempt: int
-    prompt: tuple[int, ...]
+    prompt: Sequence[int]
     sampling: SamplingParams
     emitted: tuple[int, ...] = ()
     priority: int = 0

@@ -11,6 +11,15 @@ class CacheHits:
     tokens: int
 
 
+@dataclass(frozen=True, slots=True)
+class ChosenPrompts:
+    """Prompts that a prefill worker was named for and that were computed by a worker in role `computed_by`, and why."""
+
+    computed_by: str
+    reason: str
+    count: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheFigures:
     """Counted since the engine's start, but for `floor_tokens`, which is so now.
@@ -24,8 +33,8 @@ class CacheFigures:
     one request so far. `floor_tokens_decoding` sums up what a request had after each of its decode steps, over all
     `decode_rows` of such. `floors_dropped` were given up because memory was short.
 
-    Prompts that a prefill worker was named for: `prompts_extended` were computed here all the same, because most of
-    them was cached, `prompts_sent` were not.
+    Prompts that a prefill worker was named for are in `prompts`: `prompts_extended` of them were computed here all the
+    same, `prompts_sent` were not. One that was to be computed here, and lost what it was to go on from, is in both.
     """
 
     looked_up_tokens: int = 0
@@ -40,8 +49,15 @@ class CacheFigures:
     floor_tokens_max: int = 0
     floor_tokens_decoding: int = 0
     decode_rows: int = 0
-    prompts_extended: int = 0
-    prompts_sent: int = 0
+    prompts: tuple[ChosenPrompts, ...] = ()
+
+    @property
+    def prompts_extended(self) -> int:
+        return sum(prompts.count for prompts in self.prompts if prompts.computed_by == "decode")
+
+    @property
+    def prompts_sent(self) -> int:
+        return sum(prompts.count for prompts in self.prompts if prompts.computed_by == "prefill")
 
     @property
     def reused_tokens(self) -> int:

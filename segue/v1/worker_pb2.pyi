@@ -379,7 +379,7 @@ class HostPool(_message.Message):
     def __init__(self, name: _Optional[str] = ..., capacity: _Optional[int] = ..., free: _Optional[int] = ..., held: _Optional[int] = ...) -> None: ...
 
 class Cache(_message.Message):
-    __slots__ = ("looked_up_tokens", "hits", "checkpoints_taken", "checkpoints_duplicate", "checkpoints_skipped", "checkpoints_evicted", "checkpoints_resumed", "floors_dropped", "floor_tokens", "floor_tokens_max", "floor_tokens_decoding", "decode_rows", "prompts_extended", "prompts_sent")
+    __slots__ = ("looked_up_tokens", "hits", "checkpoints_taken", "checkpoints_duplicate", "checkpoints_skipped", "checkpoints_evicted", "checkpoints_resumed", "floors_dropped", "floor_tokens", "floor_tokens_max", "floor_tokens_decoding", "decode_rows", "prompts")
     LOOKED_UP_TOKENS_FIELD_NUMBER: _ClassVar[int]
     HITS_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINTS_TAKEN_FIELD_NUMBER: _ClassVar[int]
@@ -392,8 +392,7 @@ class Cache(_message.Message):
     FLOOR_TOKENS_MAX_FIELD_NUMBER: _ClassVar[int]
     FLOOR_TOKENS_DECODING_FIELD_NUMBER: _ClassVar[int]
     DECODE_ROWS_FIELD_NUMBER: _ClassVar[int]
-    PROMPTS_EXTENDED_FIELD_NUMBER: _ClassVar[int]
-    PROMPTS_SENT_FIELD_NUMBER: _ClassVar[int]
+    PROMPTS_FIELD_NUMBER: _ClassVar[int]
     looked_up_tokens: int
     hits: _containers.RepeatedCompositeFieldContainer[CacheHits]
     checkpoints_taken: int
@@ -406,9 +405,18 @@ class Cache(_message.Message):
     floor_tokens_max: int
     floor_tokens_decoding: int
     decode_rows: int
-    prompts_extended: int
-    prompts_sent: int
-    def __init__(self, looked_up_tokens: _Optional[int] = ..., hits: _Optional[_Iterable[_Union[CacheHits, _Mapping]]] = ..., checkpoints_taken: _Optional[int] = ..., checkpoints_duplicate: _Optional[int] = ..., checkpoints_skipped: _Optional[int] = ..., checkpoints_evicted: _Optional[int] = ..., checkpoints_resumed: _Optional[int] = ..., floors_dropped: _Optional[int] = ..., floor_tokens: _Optional[int] = ..., floor_tokens_max: _Optional[int] = ..., floor_tokens_decoding: _Optional[int] = ..., decode_rows: _Optional[int] = ..., prompts_extended: _Optional[int] = ..., prompts_sent: _Optional[int] = ...) -> None: ...
+    prompts: _containers.RepeatedCompositeFieldContainer[ChosenPrompts]
+    def __init__(self, looked_up_tokens: _Optional[int] = ..., hits: _Optional[_Iterable[_Union[CacheHits, _Mapping]]] = ..., checkpoints_taken: _Optional[int] = ..., checkpoints_duplicate: _Optional[int] = ..., checkpoints_skipped: _Optional[int] = ..., checkpoints_evicted: _Optional[int] = ..., checkpoints_resumed: _Optional[int] = ..., floors_dropped: _Optional[int] = ..., floor_tokens: _Optional[int] = ..., floor_tokens_max: _Optional[int] = ..., floor_tokens_decoding: _Optional[int] = ..., decode_rows: _Optional[int] = ..., prompts: _Optional[_Iterable[_Union[ChosenPrompts, _Mapping]]] = ...) -> None: ...
+
+class ChosenPrompts(_message.Message):
+    __slots__ = ("computed_by", "reason", "count")
+    COMPUTED_BY_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    computed_by: str
+    reason: str
+    count: int
+    def __init__(self, computed_by: _Optional[str] = ..., reason: _Optional[str] = ..., count: _Optional[int] = ...) -> None: ...
 
 class CacheHits(_message.Message):
     __slots__ = ("limited_by", "tokens")

@@ -1,7 +1,10 @@
 """Bodies of the unary calls, proto to value and back; decides nothing."""
 
+import numpy as np
+
 from segue.batch.sampling import SamplingDefaults, SamplingParams
 from segue.ids import RequestId, RouterId, WorkerId
+from segue.tokens import token_array
 from segue.v1 import worker_pb2 as pb
 from segue.wire.values import GenerateSpec, WorkerDescription
 
@@ -52,7 +55,7 @@ def generate_to_proto(spec: GenerateSpec) -> pb.GenerateRequest:
         router_id=spec.router_id,
         request_id=spec.request_id,
         attempt=spec.attempt,
-        prompt=spec.prompt,
+        prompt=list(spec.prompt),
         emitted=spec.emitted,
         sampling=sampling_to_proto(spec.sampling),
         priority=spec.priority,
@@ -70,7 +73,8 @@ def generate_from_proto(message: pb.GenerateRequest) -> GenerateSpec:
         router_id=RouterId(message.router_id),
         request_id=RequestId(message.request_id),
         attempt=message.attempt,
-        prompt=tuple(message.prompt),
+        # Read as a whole: a long prompt is not walked through.
+        prompt=token_array(np.asarray(message.prompt, dtype=np.uint32)),
         sampling=sampling_from_proto(message.sampling),
         emitted=tuple(message.emitted),
         priority=message.priority,

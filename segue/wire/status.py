@@ -11,11 +11,20 @@ from typing import Any
 from segue.ids import WorkerId
 from segue.state.pool import PoolCounts
 from segue.v1 import worker_pb2 as pb
-from segue.wire.values import CacheFigures, CacheHits, PoolStatus, RetractionFigures, Transfers, WorkerStatus
+from segue.wire.values import (
+    CacheFigures,
+    CacheHits,
+    ChosenPrompts,
+    PoolStatus,
+    RetractionFigures,
+    Transfers,
+    WorkerStatus,
+)
 
 _POOL = [field.name for field in fields(PoolStatus)]
 _TRANSFERS = [field.name for field in fields(Transfers)]
-_CACHE = [field.name for field in fields(CacheFigures) if field.name != "hits"]
+_CACHE = [field.name for field in fields(CacheFigures) if field.name not in ("hits", "prompts")]
+_PROMPTS = [field.name for field in fields(ChosenPrompts)]
 _RETRACTION = [field.name for field in fields(RetractionFigures) if field.name != "host"]
 _HOST = ("name", "capacity", "free", "held")
 _PARTS = ("worker_id", "transfers", "cache", "retraction", "pools")
@@ -28,6 +37,7 @@ def status_to_proto(value: WorkerStatus) -> pb.WorkerStatus:
         transfers=pb.Transfers(**_alike(value.transfers, _TRANSFERS)),
         cache=pb.Cache(
             hits=[pb.CacheHits(limited_by=hits.limited_by, tokens=hits.tokens) for hits in value.cache.hits],
+            prompts=[pb.ChosenPrompts(**_alike(prompts, _PROMPTS)) for prompts in value.cache.prompts],
             **_alike(value.cache, _CACHE),
         ),
         retraction=pb.Retraction(
@@ -43,6 +53,7 @@ def status_from_proto(message: pb.WorkerStatus) -> WorkerStatus:
     hits = tuple(
         CacheHits(one.limited_by if one.HasField("limited_by") else None, one.tokens) for one in message.cache.hits
     )
+    prompts = tuple(ChosenPrompts(**_alike(one, _PROMPTS)) for one in message.cache.prompts)
     host = tuple(
         PoolCounts(one.name, one.capacity, one.free, one.held, sink=one.capacity - one.free - one.held)
         for one in message.retraction.host
@@ -50,7 +61,7 @@ def status_from_proto(message: pb.WorkerStatus) -> WorkerStatus:
     return WorkerStatus(
         worker_id=WorkerId(message.worker_id),
         transfers=Transfers(**_alike(message.transfers, _TRANSFERS)),
-        cache=CacheFigures(hits=hits, **_alike(message.cache, _CACHE)),
+        cache=CacheFigures(hits=hits, prompts=prompts, **_alike(message.cache, _CACHE)),
         retraction=RetractionFigures(host=host, **_alike(message.retraction, _RETRACTION)),
         pools=tuple(PoolStatus(**_alike(pool, _POOL)) for pool in message.pools),
         **_alike(message, _LOAD),

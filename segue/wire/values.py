@@ -12,7 +12,7 @@ from segue.batch.retraction_figures import RetractionFigures
 from segue.batch.sampling import SamplingDefaults
 from segue.batch.scores import PromptScores, Scores, Top
 from segue.batch.submission import GenerateSpec
-from segue.cache.figures import CacheFigures, CacheHits
+from segue.cache.figures import CacheFigures, CacheHits, ChosenPrompts
 from segue.ids import Handle, RouterId, WorkerId
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "CacheFigures",
     "CacheHits",
     "Cancel",
+    "ChosenPrompts",
     "Ended",
     "Finish",
     "GenerateSpec",

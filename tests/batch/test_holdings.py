@@ -14,6 +14,7 @@ from segue.errors import PoolExhausted
 from segue.ids import Handle, RequestId
 from segue.state.pool import Pool
 from segue.state.spec import ComponentName
+from segue.tokens import token_array
 from tests.support.policies import SlotRecorder
 
 
@@ -28,7 +29,7 @@ def holdings(full: int, window: int, slots: int, *, page_tokens: int = 4, width:
 
 def request(handle: int = 1) -> Request:
     sampling = SamplingParams(seed=0, max_tokens=500)
-    return Request(Handle(handle), RequestId(f"q{handle}"), 1, tuple(range(200)), sampling)
+    return Request(Handle(handle), RequestId(f"q{handle}"), 1, token_array(range(200)), sampling)
 
 
 def test_a_refused_growth_leaks_no_page_of_the_component_that_had_room() -> None:

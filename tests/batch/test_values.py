@@ -7,6 +7,7 @@ from segue.batch.request import EmittedToken, Request
 from segue.batch.sampling import MAX_STOP_TOKEN_IDS, SamplingParams
 from segue.errors import InvalidRequest
 from segue.ids import Handle, RequestId
+from segue.tokens import token_array
 
 
 @pytest.mark.parametrize(
@@ -49,11 +50,12 @@ def test_decoding_cannot_go_back_to_extending() -> None:
 
 
 def test_tokens_run_on_from_prompt_into_output() -> None:
-    request = Request(Handle(1), RequestId("a"), 1, (10, 11, 12), SamplingParams(seed=0))
+    request = Request(Handle(1), RequestId("a"), 1, token_array((10, 11, 12)), SamplingParams(seed=0))
     request.output += [EmittedToken(20, 0.0), EmittedToken(21, 0.0)]
     assert request.tokens(0, 5) == [10, 11, 12, 20, 21]
     assert request.tokens(2, 4) == [12, 20]
     assert request.tokens(4, 5) == [21]
+    assert request.token_bytes(1, 4) == token_array([11, 12, 20]).tobytes()
     assert [request.token_at(i) for i in range(5)] == [10, 11, 12, 20, 21]
     with pytest.raises(AssertionError):
         request.tokens(4, 6)

@@ -17,6 +17,7 @@ from segue.state.needs import first_window_page, page_count
 from segue.state.pool import Owner, Pool
 from segue.state.spec import ComponentName
 from segue.state.tables import StateTables
+from segue.tokens import token_array
 
 FULL, WINDOW, RECURRENT = ComponentName.FULL, ComponentName.WINDOW, ComponentName.RECURRENT
 Stamp = tuple[str, tuple[int, ...]]
@@ -62,7 +63,7 @@ class Worker:
         return self.match(tokens, salt).resumable_pages * self.shape.page_tokens
 
     def keys(self, tokens: Sequence[int]) -> list[bytes]:
-        keys = PageKeys(self.shape.page_tokens, lambda start, stop: tokens[start:stop])
+        keys = PageKeys(self.shape.page_tokens, lambda start, stop: token_array(tokens[start:stop]).tobytes())
         return keys.first(len(tokens) // self.shape.page_tokens)
 
     # A request's life

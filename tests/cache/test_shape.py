@@ -5,6 +5,7 @@ import pytest
 from segue.cache.keys import PageKeys
 from segue.cache.shape import CacheShape, Strategy
 from segue.errors import ConfigError
+from segue.tokens import token_array
 
 
 def shape(
@@ -64,11 +65,11 @@ def test_donated_slots_need_pages_of_one_token() -> None:
 def test_keys_are_made_once_each_and_for_whole_pages() -> None:
     asked = []
 
-    def tokens(start: int, stop: int) -> list[int]:
+    def token_bytes(start: int, stop: int) -> bytes:
         asked.append((start, stop))
-        return list(range(start, stop))
+        return token_array(range(start, stop)).tobytes()
 
-    keys = PageKeys(4, tokens)
+    keys = PageKeys(4, token_bytes)
     first = list(keys.first(2))
     assert keys.first(1)[:2] == first
     assert keys.first(3)[:2] == first

@@ -1,6 +1,6 @@
 """A real engine over a scripted runner: scheduling, pools and news are the product's, only the model is missing."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -44,7 +44,7 @@ class Slots:
     def advance(self, slot: Slot, depth: int, pending: int) -> None: ...
 
 
-def expected(prompt: tuple[int, ...], index: int) -> int:
+def expected(prompt: Sequence[int], index: int) -> int:
     """The token that the scripted model emits at an output index: it depends on prompt and position alone."""
     return 10 + (sum(prompt) * 7 + index * 3) % (VOCAB - 10)
 
@@ -66,7 +66,7 @@ class ScriptedRunner:
         return StepOutput(np.asarray(tokens, dtype=np.int64), logprobs, None, scores)
 
 
-def expected_score(prompt: tuple[int, ...], position: int) -> tuple[float, Top]:
+def expected_score(prompt: Sequence[int], position: int) -> tuple[float, Top]:
     """What the scripted model makes of a prompt token: a multiple of 1/8, exact in every float."""
     logprob = -(prompt[position] % 32) - position / 8
     return logprob, ((prompt[position], logprob), (7, -position / 8))

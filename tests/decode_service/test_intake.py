@@ -15,6 +15,7 @@ from kv_transfer.reservations import Reservations
 from segue.batch.news import Usage
 from segue.batch.request import EmittedToken, FinishReason
 from segue.batch.role import Role
+from segue.batch.suffix_costs import RECENT
 from segue.engine import Engine
 from segue.errors import DigestMismatch, LeaseExpired, PeerLost, TransferFailed
 from segue.handoff import Ask, Finished, Grant, Progress, Renewed, StateDigest, Ticket
@@ -111,6 +112,24 @@ def test_a_grant_covers_the_prompt_and_the_first_tokens_after_it(door: Door) -> 
     assert door.counts() == {"full": (4, 0, 0), "recurrent": (1, 0, 0)}
     assert door.intake.take_replies() == [Reply(H1, Over(None))]
     assert door.intake.figures.count == 1
+
+
+def test_a_handoff_costs_its_queue_and_its_way_but_not_the_wait_for_room_here(door: Door) -> None:
+    for number in range(RECENT):
+        handle = Handle(number + 1)
+        door.expect(handle)
+        door.clock.now += 0.5
+        door.ask(handle)
+        door.clock.now += 7.0
+        (reply,) = door.turn()
+        assert isinstance(reply.message, Grant)
+        door.clock.now += 0.25
+        finished = Finished(reply.message.ticket, FIRST, Usage(6, 1, 2), ())
+        assert door.intake.arrived(Arrived(handle, 1, finished)) is not None
+        door.engine.cancel(handle, 1)
+        door.note_ended()
+        door.intake.take_replies()
+    assert door.engine.costs.send_s(6) == pytest.approx(0.75)
 
 
 def test_a_second_ask_and_a_second_end_are_no_news(door: Door) -> None:

@@ -46,6 +46,7 @@ def test_assignments_override_the_file_in_order(tmp_path: Path) -> None:
         ("ray.lease_s=0.6", "lease_s"),
         ("worker.silence_s=0.5", "silence_s"),
         ("worker.port=70000", "worker.port"),
+        ("transfer.extend_by=never", "transfer.extend_by"),
     ],
 )
 def test_what_makes_no_sense_is_refused_by_name(assignment: str, named: str) -> None:

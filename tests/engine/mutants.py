@@ -9,6 +9,8 @@ _SCORING = ("tests/engine/test_scoring.py",)
 _REUSE = ("tests/engine/test_reuse.py", "tests/engine/test_engine_machine.py", "tests/batch/test_holdings.py")
 _PRESSURE = ("tests/engine/test_reuse_pressure.py",)
 _BOTH = (*_REUSE, *_RECEIVING)
+_COSTS = "segue/batch/suffix_costs.py"
+_SUFFIXES = ("tests/batch/test_suffix_costs.py", "tests/engine/test_suffixes.py")
 
 MUTANTS = (
     Mutant(
@@ -262,5 +264,47 @@ MUTANTS = (
         "        self._engine.expire()\n        self._note_ended()\n",
         "",
         ("tests/decode_service/test_intake.py",),
+    ),
+    Mutant(
+        "more of a prompt is computed here than the bound",
+        _COSTS,
+        "        if missing > request.extend_max:",
+        "        if missing > 2 * request.extend_max:",
+        _SUFFIXES,
+    ),
+    Mutant(
+        "a prompt goes where it costs more",
+        _COSTS,
+        "        return Choice(here <= there, Reason.CHEAPER)",
+        "        return Choice(here >= there, Reason.CHEAPER)",
+        _SUFFIXES,
+    ),
+    Mutant(
+        "an extension delays nobody who decodes",
+        _COSTS,
+        "        return tokens * self._extended.value * (1 + decoding)",
+        "        return tokens * self._extended.value",
+        _SUFFIXES,
+    ),
+    Mutant(
+        "what a step decodes counts as extension",
+        _COSTS,
+        "max(0.0, seconds - (self._decode_s.value if beside else 0.0))",
+        "seconds",
+        _SUFFIXES,
+    ),
+    Mutant(
+        "costs of long ago decide",
+        _COSTS,
+        "        if self._clock() - self._extended_at > STALE_S:",
+        "        if self._extended_at < 0:",
+        _SUFFIXES,
+    ),
+    Mutant(
+        "a suffix that lost its beginning is extended all the same",
+        "segue/batch/scheduler.py",
+        "            if self._goes_elsewhere(request):\n                # What",
+        "            if not request:\n                # What",
+        _SUFFIXES,
     ),
 )

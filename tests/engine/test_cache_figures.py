@@ -1,11 +1,12 @@
 """What an engine says of its prefix cache is what has happened in it; scripted, no tensors."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import pytest
 
 from segue.batch.request import Request
-from segue.cache.figures import CacheFigures, CacheHits
+from segue.cache.figures import CacheFigures, CacheHits, ChosenPrompts
 from segue.errors import ContextTooLong, QueueFull
 from segue.ids import Handle
 from segue.state.needs import first_window_page
@@ -161,8 +162,18 @@ def test_prompts_are_counted_by_who_computes_them() -> None:
     run(made, 2, prompt)
     assert not made.engine.expect(spec("here", prompt), Handle(3), extend_max=8)
     assert made.engine.expect(spec("never", prompt), Handle(4), extend_max=0)
+    scored = spec("scored", prompt)
+    scored = replace(scored, score_from=0, sampling=replace(scored.sampling, logprobs=0))
+    assert not made.engine.expect(scored, Handle(5), extend_max=8)
+    assert made.engine.expect(spec("new", tuple(range(50, 56))), Handle(6), extend_max=8)
     shown = figures(made)
-    assert (shown.prompts_extended, shown.prompts_sent) == (1, 2)
+    assert shown.prompts == (
+        ChosenPrompts("decode", "scored", 1),
+        ChosenPrompts("decode", "short", 1),
+        ChosenPrompts("prefill", "long", 2),
+        ChosenPrompts("prefill", "uncached", 1),
+    )
+    assert (shown.prompts_extended, shown.prompts_sent) == (2, 3)
 
 
 def test_a_refused_prompt_is_counted_nowhere() -> None:
@@ -180,4 +191,4 @@ def test_without_a_cache_only_the_routes_of_prompts_are_counted() -> None:
     run(made, 1, range(20), output=30)
     run(made, 2, range(20))
     made.engine.expect(spec("sent"), Handle(3), extend_max=8)
-    assert figures(made) == CacheFigures(prompts_sent=1)
+    assert figures(made) == CacheFigures(prompts=(ChosenPrompts("prefill", "uncached", 1),))

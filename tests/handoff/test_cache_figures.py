@@ -55,9 +55,15 @@ async def test_the_floor_of_a_request_that_decodes_is_in_its_workers_status(hybr
 
 
 async def test_without_retention_no_floor_keeps_anything(hybrid: Path) -> None:
-    async with paired(hybrid, track_interval=INTERVAL, retain_window=False) as pair:
-        await pair.ask([asking("a", prompt(100), output=70)])
+    async with paired(hybrid, track_interval=INTERVAL, retain_window=False, extend_tokens=64) as pair:
+        await pair.ask([asking("a", prompt(100), output=2)])
+        await pair.emptied()
+        await pair.ask([asking("b", (*prompt(100), 5))])
+        await pair.ask([asking("c", prompt(100, 3), output=70)])
         await pair.emptied()
         _, decode = await statuses(pair)
-    assert decode.cache.checkpoints_taken > 0
+    # The prompt checkpoint has followed all the same: the second prompt went on from there.
+    assert decode.cache.prompts_extended == 1
+    assert decode.cache.reused_tokens == 64
+    assert decode.cache.checkpoints_taken > 1
     assert (decode.cache.floor_tokens_max, decode.cache.floors_dropped) == (0, 0)

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from segue.batch.sampling import SamplingParams
+from segue.cache.figures import ChosenPrompts
 from segue.ids import RequestId
 from segue.wire import GenerateSpec
 from tests.decode_service.router_end import spec
@@ -80,6 +81,26 @@ async def test_a_long_suffix_goes_to_the_prefill_worker(hybrid: Path) -> None:
         assert status.transfers.count == 2
         assert status.prefill_tokens == 0
     assert [*first, *second] == await alone(hybrid, asked)
+
+
+async def test_a_suffix_whose_beginning_is_evicted_while_it_waits_goes_to_the_prefill_worker(hybrid: Path) -> None:
+    asked = [asking("a", prompt(200)), asking("grows", prompt(20, 3), 200), asking("b", (*prompt(200), *prompt(20, 5)))]
+    async with paired(hybrid, extend_tokens=32, max_running=1, max_len=300, state_bytes=240_000) as pair:
+        first = await pair.ask(asked[:1])
+        await pair.emptied()
+        growing = await pair.begin(asked[1])
+        await pair.until(pair.decode.worker, lambda status: status.running == 1)
+        waiting = await pair.begin(asked[2])
+        answers = [*first, await pair.end(growing), await pair.end(waiting)]
+        await pair.emptied()
+        cache = (await pair.decode.worker.status()).cache
+    assert cache.prompts == (
+        ChosenPrompts("decode", "short", 1),
+        ChosenPrompts("prefill", "evicted", 1),
+        ChosenPrompts("prefill", "long", 1),
+        ChosenPrompts("prefill", "uncached", 1),
+    )
+    assert answers == await alone(hybrid, asked)
 
 
 async def test_a_checkpoint_that_comes_when_its_request_has_ended_serves_others(hybrid: Path) -> None:

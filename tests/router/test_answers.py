@@ -24,7 +24,7 @@ async def test_a_chat_completion_carries_text_reason_usage_seed_and_fingerprint(
         assert got.choices[0].finish_reason == "stop"
         assert got.usage is not None
         prompt = tokenizer().apply_chat_template([dict(QUESTION[0])])
-        assert worker.specs[0].prompt == tuple(prompt)
+        assert tuple(worker.specs[0].prompt) == tuple(prompt)
         assert got.usage.prompt_tokens == len(prompt)
         assert got.usage.completion_tokens == len(answer(worker.specs[0]))
         assert got.usage.prompt_tokens_details is not None
@@ -77,7 +77,7 @@ async def test_every_prompt_form_of_completions_reaches_the_worker_as_tokens() -
             got = await router.openai.completions.create(model="fake", prompt=prompt, max_tokens=64)
             assert [choice.text for choice in got.choices] == [ANSWER] * len(expected)
             assert [choice.index for choice in got.choices] == list(range(len(expected)))
-            assert sorted(spec.prompt for spec in worker.specs) == sorted(tuple(tokens) for tokens in expected)
+            assert sorted(tuple(spec.prompt) for spec in worker.specs) == sorted(tuple(tokens) for tokens in expected)
             assert len({(spec.request_id, spec.sampling.choice) for spec in worker.specs}) == len(expected)
 
 
@@ -85,7 +85,7 @@ async def test_n_choices_are_n_calls_with_one_seed_and_their_own_noise() -> None
     async with FakeWorker(answer) as worker, served(worker) as router:
         got = await router.openai.completions.create(model="fake", prompt=["a", "b"], n=3, max_tokens=5)
         assert [choice.index for choice in got.choices] == list(range(6))
-        assert sorted((spec.prompt, spec.sampling.choice) for spec in worker.specs) == sorted(
+        assert sorted((tuple(spec.prompt), spec.sampling.choice) for spec in worker.specs) == sorted(
             (tuple(tokenizer().encode(prompt)), choice) for prompt in "ab" for choice in range(3)
         )
         assert len({spec.sampling.seed for spec in worker.specs}) == 1

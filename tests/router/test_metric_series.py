@@ -6,7 +6,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from router.metrics import Metrics
 from segue.state.pool import PoolCounts
-from segue.wire import CacheFigures, CacheHits, RetractionFigures
+from segue.wire import CacheFigures, CacheHits, ChosenPrompts, RetractionFigures
 from tests.repo.sources import ROOT
 from tests.router.served import answer, served
 from tests.support.fake_worker import FakeWorker
@@ -24,8 +24,7 @@ FIGURES = CacheFigures(
     floor_tokens_max=256,
     floor_tokens_decoding=6400,
     decode_rows=100,
-    prompts_extended=27,
-    prompts_sent=28,
+    prompts=(ChosenPrompts("decode", "short", 27), ChosenPrompts("prefill", "long", 28)),
 )
 
 RETRACTION = RetractionFigures(
@@ -72,8 +71,8 @@ async def test_what_a_worker_says_of_its_cache_is_on_the_page() -> None:
     assert seen["segue:cache_floor_tokens_max",] == 256
     assert seen["segue:cache_floor_tokens_decoding_sum",] == 6400
     assert seen["segue:cache_floor_tokens_decoding_count",] == 100
-    assert seen["segue:cache_prompts_total", "decode"] == 27
-    assert seen["segue:cache_prompts_total", "prefill"] == 28
+    assert seen["segue:cache_prompts_total", "decode", "short"] == 27
+    assert seen["segue:cache_prompts_total", "prefill", "long"] == 28
 
 
 async def test_what_a_worker_says_of_retraction_is_on_the_page() -> None:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from segue.batch.request import EmittedToken, Request
 from segue.batch.sampling import SamplingParams
 from segue.ids import Handle, RequestId
+from segue.tokens import token_array
 
 
 def request_with(sampling: SamplingParams, prompt: Sequence[int] = (1,), output: Sequence[int] = ()) -> Request:
@@ -12,7 +13,7 @@ def request_with(sampling: SamplingParams, prompt: Sequence[int] = (1,), output:
         handle=Handle(1),
         request_id=RequestId(f"seed-{sampling.seed}"),
         attempt=1,
-        prompt=tuple(prompt),
+        prompt=token_array(prompt),
         sampling=sampling,
         output=[EmittedToken(token, 0.0) for token in output],
     )

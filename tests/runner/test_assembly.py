@@ -13,6 +13,7 @@ from segue.state.layout import Shard, layouts
 from segue.state.spec import ComponentName, DType, ModelState, StateTensor
 from segue.state.storage import Storage
 from segue.state.tables import StateTables
+from segue.tokens import token_array
 
 PAGE_TOKENS, WINDOW = 4, 5
 STATE = ModelState.of(
@@ -27,7 +28,7 @@ FULL_ONLY = ModelState.of([StateTensor(0, "k", ComponentName.FULL, 1, (8,), DTyp
 
 def request(prompt: list[int], output: list[int], tables: StateTables) -> Request:
     sampling = SamplingParams(seed=0)
-    made = Request(Handle(1), RequestId("one"), 0, tuple(prompt), sampling, tables=tables)
+    made = Request(Handle(1), RequestId("one"), 0, token_array(prompt), sampling, tables=tables)
     made.output = [EmittedToken(token, 0.0) for token in output]
     return made
 

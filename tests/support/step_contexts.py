@@ -20,6 +20,7 @@ from segue.state.layout import Shard, layouts
 from segue.state.spec import ComponentName
 from segue.state.storage import Storage
 from segue.state.tables import StateTables
+from segue.tokens import token_array
 
 
 @dataclass(eq=False)
@@ -61,7 +62,7 @@ class Bench:
             tables.slot = Slot(self._free[ComponentName.RECURRENT].pop())
             self.storage.zero(ComponentName.RECURRENT, tables.slot)
         params = SamplingParams(seed=0, temperature=0.0)
-        request = Request(Handle(0), RequestId("r"), 0, tuple(tokens), params, tables=tables)
+        request = Request(Handle(0), RequestId("r"), 0, token_array(tokens), params, tables=tables)
         return Run(request, tables)
 
     def run(self, *parts: Part) -> list[torch.Tensor]:

@@ -42,6 +42,7 @@ from segue.peering import (
 )
 from segue.state.layout import Shard
 from segue.state.spec import ComponentName
+from segue.tokens import token_array
 from segue.v1 import transfer_pb2 as pb
 from segue.v1 import worker_pb2
 from segue.wire.transfer_calls import (
@@ -65,7 +66,7 @@ SPEC = GenerateSpec(
     router_id=RouterId("router"),
     request_id=RequestId("r-1"),
     attempt=3,
-    prompt=(1, 2, 3),
+    prompt=token_array((1, 2, 3)),
     sampling=SamplingParams(seed=7, logprobs=2),
     cache_salt="s",
 )

@@ -9,6 +9,7 @@ from segue.batch.sampling import SamplingDefaults, SamplingParams
 from segue.errors import ContextTooLong, InvalidRequest, PoolExhausted, ServingError, WorkerUnavailable, error_kinds
 from segue.ids import Handle, RequestId, RouterId, WorkerId
 from segue.state.pool import PoolCounts
+from segue.tokens import token_array
 from segue.v1 import worker_pb2 as pb
 from segue.wire import (
     Attach,
@@ -16,6 +17,7 @@ from segue.wire import (
     CacheFigures,
     CacheHits,
     Cancel,
+    ChosenPrompts,
     Ended,
     Finish,
     GenerateSpec,
@@ -97,7 +99,7 @@ def test_a_generate_request_survives_the_wire(
         router_id=RouterId("r"),
         request_id=RequestId("q"),
         attempt=3,
-        prompt=tuple(prompt),
+        prompt=token_array(prompt),
         emitted=tuple(emitted),
         sampling=params,
         priority=-2,
@@ -229,8 +231,7 @@ def test_description_and_status_survive_the_wire() -> None:
         floor_tokens_max=9,
         floor_tokens_decoding=10,
         decode_rows=11,
-        prompts_extended=12,
-        prompts_sent=13,
+        prompts=(ChosenPrompts("decode", "short", 12), ChosenPrompts("prefill", "long", 13)),
     )
     retraction = RetractionFigures(
         by_memory=20,
