@@ -60,7 +60,9 @@ async def _measure(urls: dict[str, str], lengths: Sequence[int], repeats: int) -
         }
         times: dict[str, list[float]] = {name: [] for name in urls}
         for turn in range(repeats + 1):
-            answers = {name: await ask(url, "/v1/completions", body) for name, url in urls.items()}
+            # A prompt that is cached would cost nothing to compute, and little to hand over.
+            fresh = {**body, "cache_salt": f"{length} tokens, turn {turn}"}
+            answers = {name: await ask(url, "/v1/completions", fresh) for name, url in urls.items()}
             _check(answers, length)
             if turn:
                 for name, answer in answers.items():
@@ -75,6 +77,8 @@ def _check(answers: dict[str, Answer], length: int) -> None:
         raise Refused(f"a prompt of {length} tokens is answered differently: {texts}")
     if any(answer.prompt_tokens != length for answer in answers.values()):
         raise Refused(f"a prompt of {length} tokens is counted otherwise")
+    if any(answer.cached_tokens for answer in answers.values()):
+        raise Refused(f"a prompt of {length} tokens was cached")
 
 
 def _figures(times: dict[str, list[float]]) -> dict[str, float]:

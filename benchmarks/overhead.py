@@ -44,12 +44,12 @@ def run(args: argparse.Namespace) -> dict[str, object]:
     with serving(args) as url:
         name = model_name(url)
         bare.generate(prompts, 2)
-        asyncio.run(_ask_all(url, name, prompts, 2))
-        for _ in range(args.rounds):
+        asyncio.run(_ask_all(url, name, prompts, 2, "warm"))
+        for turn in range(args.rounds):
             started_s = time.perf_counter()
             outputs = bare.generate(prompts, args.output)
             turned_s = time.perf_counter()
-            answers = asyncio.run(_ask_all(url, name, prompts, args.output))
+            answers = asyncio.run(_ask_all(url, name, prompts, args.output, f"turn {turn}"))
             bare_rates.append(tokens / (turned_s - started_s))
             served_rates.append(tokens / (time.perf_counter() - turned_s))
             _check([tokenizer.decode(output, skip_special_tokens=False) for output in outputs], answers, args.output)
@@ -71,8 +71,10 @@ def _prompt(tokenizer: Tokenizer, index: int, length: int) -> list[int]:
     raise Refused(f"no conversation has {length} tokens")
 
 
-async def _ask_all(url: str, model: str, prompts: Sequence[Sequence[int]], output: int) -> list[Answer]:
+async def _ask_all(url: str, model: str, prompts: Sequence[Sequence[int]], output: int, salt: str) -> list[Answer]:
     common: dict[str, object] = {"model": model, "max_tokens": output, "temperature": 0, "ignore_eos": True}
+    # The bare runner computes every prompt afresh, and so must the server.
+    common |= {"cache_salt": salt}
     bodies = [{**common, "prompt": list(prompt), "skip_special_tokens": False} for prompt in prompts]
     return await asyncio.gather(*(ask(url, "/v1/completions", body) for body in bodies))
 
@@ -81,6 +83,8 @@ def _check(texts: Sequence[str], answers: Sequence[Answer], output: int) -> None
     """The served outputs are as long as the bare ones and say the same."""
     if any(answer.output_tokens != output for answer in answers):
         raise Refused(f"the server ended outputs early: {[answer.output_tokens for answer in answers]}")
+    if any(answer.cached_tokens for answer in answers):
+        raise Refused("the server had prompts cached, the bare runner has not")
     differing = sum(answer.text != text for answer, text in zip(answers, texts, strict=True))
     if differing > DIFFERING_MAX * len(texts):
         raise Refused(f"{differing} of {len(texts)} served outputs differ from the bare runner's")

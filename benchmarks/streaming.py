@@ -7,7 +7,7 @@ import asyncio
 import json
 import time
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 import httptools
@@ -21,7 +21,7 @@ ANSWER_TIMEOUT_S = 600.0
 class Answer:
     """One streamed answer. Times are seconds of one clock; `chunk_times_s` are of the chunks that carried text.
 
-    `logprobs` are those of a chat's tokens, where they were asked for.
+    `logprobs` are those of a chat's tokens, where they were asked for; `cached_tokens` of the prompt were not computed.
     """
 
     asked_s: float
@@ -32,6 +32,7 @@ class Answer:
     prompt_tokens: int
     output_tokens: int
     logprobs: tuple[float, ...] = ()
+    cached_tokens: int = 0
 
     @property
     def first_chunk_s(self) -> float:
@@ -101,7 +102,8 @@ def _answer(asked_s: float, reading: _Reading) -> Answer:
     times_s: list[float] = []
     text: list[str] = []
     logprobs: list[float] = []
-    finish_reason, usage = "", {"prompt_tokens": 0, "completion_tokens": 0}
+    finish_reason = ""
+    usage: dict[str, Any] = {"prompt_tokens": 0, "completion_tokens": 0}
     for time_s, event in reading.events[:-1]:
         chunk = json.loads(event.removeprefix(b"data: "))
         if "error" in chunk:
@@ -125,4 +127,5 @@ def _answer(asked_s: float, reading: _Reading) -> Answer:
         prompt_tokens=usage["prompt_tokens"],
         output_tokens=usage["completion_tokens"],
         logprobs=tuple(logprobs),
+        cached_tokens=(usage.get("prompt_tokens_details") or {}).get("cached_tokens", 0),
     )

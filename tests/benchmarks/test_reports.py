@@ -1,11 +1,13 @@
 """A report says what was measured, on what, at which commit; where a check failed there is none."""
 
 from argparse import Namespace
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
 import pytest
 
+from benchmarks import handoff, overhead
 from benchmarks.__main__ import BENCHMARKS, main
 from benchmarks.accuracy import count_differing
 from benchmarks.machine import describe_commit, describe_machine
@@ -85,3 +87,11 @@ def test_every_problem_has_worked_examples_of_its_own() -> None:
 
 def test_times_are_shown_in_milliseconds() -> None:
     assert milliseconds([0.001, 0.002, 0.003], 0.5) == 2.0
+
+
+def test_a_cached_prompt_is_no_measurement() -> None:
+    cached = replace(answer("a"), cached_tokens=2)
+    with pytest.raises(Refused, match="cached"):
+        handoff._check({"both": answer("a"), "nixl": cached}, 3)
+    with pytest.raises(Refused, match="cached"):
+        overhead._check(["a"], [cached], 4)

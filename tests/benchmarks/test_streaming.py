@@ -21,7 +21,12 @@ def delta(content: str | None, finish_reason: str | None = None) -> bytes:
 
 
 ROLE = event({"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}]})
-USAGE = event({"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 2}})
+USAGE = event(
+    {
+        "choices": [],
+        "usage": {"prompt_tokens": 7, "prompt_tokens_details": {"cached_tokens": 4}, "completion_tokens": 2},
+    }
+)
 WHOLE = [ROLE, delta("Hel"), delta("lo"), delta(None, "stop"), USAGE, DONE]
 
 
@@ -34,7 +39,7 @@ async def test_an_answer_is_read_with_its_usage_and_reason() -> None:
     answer = await answer_of([HEAD, *(chunk(piece) for piece in WHOLE), END])
     assert answer.text == "Hello"
     assert answer.finish_reason == "stop"
-    assert (answer.prompt_tokens, answer.output_tokens) == (7, 2)
+    assert (answer.prompt_tokens, answer.cached_tokens, answer.output_tokens) == (7, 4, 2)
 
 
 async def test_only_chunks_with_text_have_a_time() -> None:
