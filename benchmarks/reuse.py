@@ -18,7 +18,7 @@ from benchmarks.direct import status_of
 from benchmarks.hosted import hosted
 from benchmarks.random_model import VOCABULARY, write_checkpoint
 from benchmarks.refusal import Refused
-from segue.batch.scheduler import KERNEL_CHUNK
+from segue.batch.limits import KERNEL_CHUNK
 from segue.config import EngineConfig
 
 NAME = "reuse"

@@ -6,9 +6,10 @@ import numpy as np
 
 from segue.batch.admission import Admission
 from segue.batch.holdings import Holdings
+from segue.batch.limits import SchedulerLimits
 from segue.batch.reuse import Reuse
 from segue.batch.sampling import SamplingDefaults, SamplingParams
-from segue.batch.scheduler import Scheduler, SchedulerLimits
+from segue.batch.scheduler import Scheduler
 from segue.batch.step import StepOutput, StepPlan
 from segue.batch.submission import GenerateSpec
 from segue.cache.shape import CacheShape

@@ -18,8 +18,8 @@ from benchmarks.quantiles import milliseconds
 from benchmarks.refusal import Refused
 from benchmarks.scripted import scripted_spec
 from benchmarks.workloads import WORKLOADS, Parts
+from segue.batch.limits import KERNEL_CHUNK
 from segue.batch.news import EngineNews
-from segue.batch.scheduler import KERNEL_CHUNK
 from segue.build import load_engine
 from segue.cache.shape import Strategy
 from segue.config import EngineConfig

@@ -1,4 +1,8 @@
-"""What the event loop tells the engine thread of a decode worker, as plain values."""
+"""What the event loop tells the engine thread of a decode worker, as plain values.
+
+A request's sender may be called more than once (CallAgain). `call` says which call speaks, so that a late word of an
+earlier one is not taken for the current one's; 0 is the first.
+"""
 
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -35,6 +39,7 @@ class Fail:
     handle: Handle
     attempt: int
     error: ServingError
+    call: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +51,7 @@ class Asked:
     peer: WorkerId
     shard: Shard
     ask: Ask
+    call: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +78,7 @@ class Arrived:
     handle: Handle
     attempt: int
     finished: Finished
+    call: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +88,7 @@ class CheckpointArrived:
     handle: Handle
     attempt: int
     pushed: CheckpointPushed
+    call: int = 0
 
 
 @dataclass(frozen=True, slots=True)

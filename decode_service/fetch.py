@@ -62,6 +62,7 @@ class Fetch:
     def __init__(
         self,
         handle: Handle,
+        call: int,
         spec: GenerateSpec,
         exchange: Exchange,
         fences: Fences,
@@ -71,6 +72,7 @@ class Fetch:
         silence_s: float,
     ) -> None:
         self._handle = handle
+        self._call = call
         self._spec = spec
         self._exchange = exchange
         self._fences = fences
@@ -114,7 +116,7 @@ class Fetch:
         except ServingError as error:
             if way is not None:
                 self._exchange.doubt(way)
-            self._put(Fail(self._handle, self._spec.attempt, blamed(error, self._spec.prefill_address)))
+            self._fail(error)
         ticket = (await self._over).ticket
         if ticket is not None and ticket not in self._settled:
             assert way is not None, f"{ticket} was promised to nobody"
@@ -166,27 +168,31 @@ class Fetch:
                 return
 
     async def _take(self, message: FromSender, way: Way) -> None:
-        handle, attempt = self._handle, self._spec.attempt
+        handle, attempt, call = self._handle, self._spec.attempt, self._call
         match message:
             case Ask():
                 self._asked = True
                 peer = way.peer.introduction
-                self._put(Asked(handle, attempt, peer.worker_id, peer.shard, message))
+                self._put(Asked(handle, attempt, peer.worker_id, peer.shard, message, call))
             case Progress():
                 self._put(Progressed(handle, attempt, message))
             case BlockBytes():
                 await self._pass_bytes(message)
             case Finished():
                 await self._all_bytes_written()
-                self._put(Arrived(handle, attempt, message))
+                self._put(Arrived(handle, attempt, message, call))
             case CheckpointPushed():
                 await self._all_bytes_written()
-                self._put(CheckpointArrived(handle, attempt, message))
+                self._put(CheckpointArrived(handle, attempt, message, call))
             case Settled():
                 self._settled.add(message.ticket)
                 self._put(SettledTicket(message.ticket))
             case HandoffFailed():
-                self._put(Fail(handle, attempt, blamed(message.error, self._spec.prefill_address)))
+                self._fail(message.error)
+
+    def _fail(self, error: ServingError) -> None:
+        blame = blamed(error, self._spec.prefill_address)
+        self._put(Fail(self._handle, self._spec.attempt, blame, self._call))
 
     async def _pass_bytes(self, message: BlockBytes) -> None:
         command = Bytes(message)

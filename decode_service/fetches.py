@@ -32,12 +32,13 @@ class Fetches:
         self._tasks = OwnedTasks(broken)
         self._tasks.start(exchange.run(self._peer_died))
 
-    def prepare(self, handle: Handle, spec: GenerateSpec) -> None:
+    def prepare(self, handle: Handle, spec: GenerateSpec, call: int = 0) -> None:
         """Before the engine takes the request: from then on it may have something to say to its sender."""
         if not spec.prefill_address:
             return
         self._fetches[handle] = Fetch(
             handle,
+            call,
             spec,
             self._exchange,
             self._fences,
@@ -64,7 +65,7 @@ class Fetches:
         for reply in replies:
             match reply.message:
                 case CallAgain():
-                    self.prepare(reply.handle, reply.message.spec)
+                    self.prepare(reply.handle, reply.message.spec, reply.message.call)
                     self.start(reply.handle)
                 case Over():
                     self._fetches.pop(reply.handle).reply(reply.message)

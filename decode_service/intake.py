@@ -31,9 +31,13 @@ class Over:
 
 @dataclass(frozen=True, slots=True)
 class CallAgain:
-    """The request's state was lost here, and there is room for it again: its sender is to be asked for `spec`."""
+    """The request's state was lost here, and there is room for it again: its sender is to be asked for `spec`.
+
+    What it says is said in the name of `call`.
+    """
 
     spec: GenerateSpec
+    call: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +51,7 @@ class Reply:
 @dataclass(slots=True)
 class _Coming:
     attempt: int
+    call: int
     asked: Asked | None = None
     incoming: Incoming | None = None
     called_at: float = 0.0
@@ -67,17 +72,18 @@ class Intake:
         self._coming: dict[Handle, _Coming] = {}
         self._by_ticket: dict[Ticket, Handle] = {}
         self._replies: list[Reply] = []
+        self._recalls = 0
         self.figures = Transfers()
 
     # What the outside says
 
-    def expect(self, handle: Handle, attempt: int) -> None:
+    def expect(self, handle: Handle, attempt: int, call: int = 0) -> None:
         """A sender is called for the request."""
-        self._coming[handle] = _Coming(attempt, called_at=self._clock())
+        self._coming[handle] = _Coming(attempt, call, called_at=self._clock())
 
     def asked(self, command: Asked) -> None:
         """The sender's turn is near: the request stands in line from now on."""
-        coming = self._find(command.handle, command.attempt)
+        coming = self._find(command)
         if coming is None or coming.asked is not None:
             return
         coming.asked, coming.asked_at = command, self._clock()
@@ -100,7 +106,7 @@ class Intake:
 
     def arrived(self, command: Arrived) -> EngineNews | None:
         """The sender is done. News of the request's first token, None when that is no news or cannot be used."""
-        coming, finished = self._find(command.handle, command.attempt), command.finished
+        coming, finished = self._find(command), command.finished
         if coming is None or coming.state_here:
             return None
         try:
@@ -137,7 +143,7 @@ class Intake:
 
     def checkpoint_arrived(self, command: CheckpointArrived) -> None:
         """The prompt checkpoint is complete, too. One that cannot be used is given up; the request goes on."""
-        coming, pushed = self._find(command.handle, command.attempt), command.pushed
+        coming, pushed = self._find(command), command.pushed
         if coming is None or not coming.state_here or (incoming := coming.incoming) is None:
             return
         if incoming.grant.ticket != pushed.ticket or pushed.depth != incoming.grant.terms.checkpoint:
@@ -154,7 +160,7 @@ class Intake:
 
     def failed(self, command: Fail) -> None:
         """The call to the sender broke. A request whose state has arrived does not need it any more."""
-        if (coming := self._find(command.handle, command.attempt)) is None:
+        if (coming := self._find(command)) is None:
             return
         if coming.state_here:
             self._give_up(command.handle)
@@ -198,8 +204,9 @@ class Intake:
         """Has the senders called of all requests whose state was lost and that have room again."""
         for request, spec in self._engine.take_recalled():
             self._engine.costs.count_recalled(request)
-            self.expect(request.handle, request.attempt)
-            self._replies.append(Reply(request.handle, CallAgain(spec)))
+            self._recalls += 1
+            self.expect(request.handle, request.attempt, self._recalls)
+            self._replies.append(Reply(request.handle, CallAgain(spec, self._recalls)))
 
     def ended(self, handle: Handle) -> None:
         """A request has ended in the engine, for whatever reason. What its sender may still write is quarantined."""
@@ -274,9 +281,11 @@ class Intake:
             figures.speed_gb_s + size / seconds / 1e9,
         )
 
-    def _find(self, handle: Handle, attempt: int) -> _Coming | None:
-        coming = self._coming.get(handle)
-        return coming if coming is not None and coming.attempt == attempt else None
+    def _find(self, command: Asked | Arrived | CheckpointArrived | Fail) -> _Coming | None:
+        coming = self._coming.get(command.handle)
+        if coming is None or (coming.attempt, coming.call) != (command.attempt, command.call):
+            return None
+        return coming
 
     def _lost(self, handle: Handle, error: ServingError) -> None:
         """What is still to come for a request will not."""

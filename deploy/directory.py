@@ -44,14 +44,6 @@ class Membership:
         """Those that are one of these."""
         return tuple(entry for entry in self.entries if entry.part in parts)
 
-    def groups(self) -> dict[str, tuple[Entry, ...]]:
-        """Workers by fingerprint: a handoff or a migration stays inside one group."""
-        found: dict[str, tuple[Entry, ...]] = {}
-        for entry in self.entries:
-            if entry.part is not Part.ROUTER:
-                found[entry.fingerprint] = (*found.get(entry.fingerprint, ()), entry)
-        return found
-
 
 class Directory:
     """Entries and when their leases end. `clock` gives seconds that only grow."""

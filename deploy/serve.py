@@ -13,6 +13,7 @@ from typing import Any
 from deploy.commands import WORKER_COMMANDS
 from deploy.console import Console
 from deploy.exits import EXIT_OK
+from deploy.health import Health, HealthPolicy, RouterHealth, WorkerHealth
 from deploy.restarts import RestartPolicy
 from deploy.settings import Settings
 from deploy.supervisor import Supervisor
@@ -129,7 +130,7 @@ class _Deployment:
             port = address.rsplit(":", 1)[1] if address else "0"
             return self._command(WORKER_COMMANDS[role], "--set", f"worker.port={port}")
 
-        return self._supervisor(f"{role} {index}", command)
+        return self._supervisor(f"{role} {index}", command, lambda address: WorkerHealth(address, self._settings.tls))
 
     def _router_for_workers(self) -> Supervisor:
         """The router before the workers that there are, whose addresses stay what they are."""
@@ -145,13 +146,15 @@ class _Deployment:
             port = ["--set", f"router.port={address.rsplit(':', 1)[1]}"] if address else []
             return self._command("router", *port, *flags)
 
-        return self._supervisor("router", command)
+        return self._supervisor("router", command, RouterHealth)
 
     def _command(self, name: str, *flags: str) -> list[str]:
         tie = ["--tied-to", str(os.getpid())]
         return [sys.executable, "-m", "deploy.cli", name, *self._forwarded, *flags, *tie]
 
-    def _supervisor(self, name: str, command: Callable[[str | None], Sequence[str]]) -> Supervisor:
+    def _supervisor(
+        self, name: str, command: Callable[[str | None], Sequence[str]], health: Callable[[str], Health]
+    ) -> Supervisor:
         config = self._settings.serve
         policy = RestartPolicy(
             quick_death_s=config.quick_death_s,
@@ -163,6 +166,7 @@ class _Deployment:
             name,
             command,
             policy,
+            HealthPolicy(open=health, every_s=config.health_s, timeout_s=config.health_timeout_s),
             start_s=config.start_s,
             say=self._console.say,
             heard=self._console.listener(name),

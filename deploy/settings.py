@@ -20,7 +20,8 @@ class ServeConfig:
     """How `segue serve` begins and ends, and, without Ray, keeps its processes.
 
     `drain_s` is what requests get to finish when serve is told to end. A process that lived for less than
-    `quick_death_s` died quickly; after `quick_deaths_max` of those in a row serve gives up.
+    `quick_death_s` died quickly; after `quick_deaths_max` of those in a row serve gives up. Each is asked for a sign of
+    life every `health_s`; one that gives none for `health_timeout_s` (a step of the engine may lie between) is killed.
     """
 
     drain_s: float = 5.0
@@ -29,9 +30,11 @@ class ServeConfig:
     quick_deaths_max: int = 5
     backoff_s: float = 0.25
     backoff_s_max: float = 8.0
+    health_s: float = 1.0
+    health_timeout_s: float = 90.0
 
     def __post_init__(self) -> None:
-        require_above_zero("serve.", self, "start_s", "quick_deaths_max", "backoff_s")
+        require_above_zero("serve.", self, "start_s", "quick_deaths_max", "backoff_s", "health_s", "health_timeout_s")
 
 
 @dataclass(frozen=True, slots=True)

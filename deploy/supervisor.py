@@ -1,12 +1,14 @@
-"""Keeps one process up: starts it, starts it again when it dies, and gives up when that is of no use."""
+"""Keeps one process up: starts it, starts it again when it dies or falls silent, gives up when that is of no use."""
 
 import asyncio
 import signal
 import time
 from collections.abc import Callable, Sequence
+from contextlib import aclosing
 
 from deploy.child import Child
 from deploy.exits import EXIT_CONFIG, died_how
+from deploy.health import Health, HealthPolicy, until_silent
 from deploy.reports import Report
 from deploy.restarts import RestartPolicy, Restarts
 from segue.errors import ConfigError, WorkerUnavailable
@@ -24,6 +26,7 @@ class Supervisor:
         name: str,
         command: Callable[[str | None], Sequence[str]],
         policy: RestartPolicy,
+        health: HealthPolicy,
         *,
         start_s: float,
         say: Callable[[str], None],
@@ -32,6 +35,7 @@ class Supervisor:
         self.name = name
         self._command = command
         self._restarts = Restarts(policy)
+        self._health = health
         self._start_s = start_s
         self._say = say
         self._heard = heard
@@ -48,6 +52,7 @@ class Supervisor:
         while not self._stopping:
             started = time.monotonic()
             code = await self._live()
+            self._child = None
             if self._stopping:
                 return
             if code == EXIT_CONFIG:
@@ -98,6 +103,24 @@ class Supervisor:
             self._say(f"{self.name} is ready on {self._address} (pid {child.pid})")
             if not self.address.done():
                 self.address.set_result(self._address)
-        code = await child.wait()
-        self._child = None
+            return await self._watched(child, self._address)
+        return await child.wait()
+
+    async def _watched(self, child: Child, address: str) -> int:
+        """The exit code of a process that is killed when it answers nothing for too long.
+
+        While it is frozen its peers must keep what it could still write to; its death is the proof that it will not.
+        """
+        async with asyncio.TaskGroup() as group:
+            watching = group.create_task(self._kill_when_silent(child, self._health.open(address)))
+            code = await child.wait()
+            watching.cancel()
         return code
+
+    async def _kill_when_silent(self, child: Child, health: Health) -> None:
+        async with aclosing(health):
+            await until_silent(health, self._health)
+        # One that was told to end has its own time for that.
+        if not self._stopping:
+            self._say(f"{self.name} answered nothing for {self._health.timeout_s:.3g} s and is killed")
+            child.signal(signal.SIGKILL)

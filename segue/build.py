@@ -9,11 +9,12 @@ import torch
 from segue.batch.admission import Admission
 from segue.batch.backups import BackupStore
 from segue.batch.holdings import Holdings
+from segue.batch.limits import KERNEL_CHUNK, SchedulerLimits
 from segue.batch.ratio import RetractionRules
 from segue.batch.retraction import Retraction
 from segue.batch.reuse import Reuse
 from segue.batch.role import Role
-from segue.batch.scheduler import KERNEL_CHUNK, Scheduler, SchedulerLimits
+from segue.batch.scheduler import Scheduler
 from segue.batch.turns import Turns
 from segue.cache.shape import COVERAGE, CacheShape, Strategy
 from segue.cache.tree import PrefixTree

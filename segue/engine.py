@@ -10,10 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-import numpy as np
-
 from segue.batch.failure import SamplingFailed
-from segue.batch.holdings import Holdings, SlotDoor
+from segue.batch.holdings import Holdings
 from segue.batch.lifecycle import Phase
 from segue.batch.news import Ended, EngineNews
 from segue.batch.request import EmittedToken, FinishReason, Request
@@ -22,6 +20,7 @@ from segue.batch.role import Role
 from segue.batch.rules import end_reason, require_output, require_servable
 from segue.batch.scheduler import Scheduler
 from segue.batch.scores import PromptScores
+from segue.batch.slot_door import SlotDoor
 from segue.batch.step import StepOutput, StepPlan, StepRecord
 from segue.batch.submission import GenerateSpec
 from segue.batch.suffix_costs import Rule, SuffixCosts
@@ -113,7 +112,7 @@ class Engine:
 
     def take_promised(self) -> list[Request]:
         """Requests that were promised room since the last call; `launch` promises."""
-        return self._scheduler.incoming.take_promised()
+        return self._scheduler.take_promised()
 
     def hold(self, request: Request, offered: int | None) -> tuple[int, int | None]:
         """Pins what is cached of a promised request's prompt.
@@ -244,9 +243,9 @@ class Engine:
         if plan is None:
             return None
         try:
-            self._in_flight = self._record(plan, self._runner.launch(plan))
+            self._in_flight = StepRecord.of(plan, self._runner.launch(plan))
         except SamplingFailed as failure:
-            self._in_flight = self._record(plan, failure.output)
+            self._in_flight = StepRecord.of(plan, failure.output)
             for request in failure.failed:
                 self._end(request, FinishReason.ERROR, SamplingFailed((request,), failure.output))
         return self._in_flight
@@ -354,11 +353,6 @@ class Engine:
     def _find(self, handle: Handle, attempt: int) -> Request | None:
         request = self._live.get(handle)
         return request if request is not None and request.attempt == attempt else None
-
-    def _record(self, plan: StepPlan, output: StepOutput) -> StepRecord:
-        slots = [row.request.tables.slot or SINK if row.request.tables else SINK for row in plan.rows]
-        depths = [row.depth for row in plan.rows]
-        return StepRecord(plan, np.asarray(slots, dtype=np.int64), np.asarray(depths, dtype=np.int64), output)
 
     def _append(self, request: Request, token: EmittedToken, news: EngineNews) -> None:
         news.add(request.handle, request.attempt, len(request.output), token)

@@ -7,10 +7,14 @@ from typing import Protocol
 import torch
 
 from decode_service.retraction.extents import Extent
+from decode_service.retraction.free_memory import SystemFiles, available_bytes
 from segue.errors import ConfigError
 from segue.state.layout import ALIGN_BYTES
 from segue.state.pool import PoolCounts
 from segue.state.spec import ComponentName
+
+SYSTEM = SystemFiles()
+"""Of the machine that this process runs on."""
 
 
 class HostMemory(Protocol):
@@ -32,28 +36,31 @@ class HostMemory(Protocol):
         """Asserts that exactly `held` is owned, and that all else is free."""
 
 
-def host_arena(size: int, device: torch.device) -> torch.Tensor:
+def host_arena(size: int, device: torch.device, files: SystemFiles = SYSTEM) -> torch.Tensor:
     """`size` bytes (rounded down to the alignment of units) whose pages are all there, pinned for a CUDA device.
 
     Raises ConfigError when the system does not give that much.
     """
     size -= size % ALIGN_BYTES
+    available = available_bytes(files)
+    if available is not None and size > available:
+        raise _too_much(size, f"{available} bytes are available here")
     try:
         arena = torch.zeros(size, dtype=torch.uint8)
     except RuntimeError as error:
-        raise _too_much(size, "allocated") from error
+        raise _too_much(size, "so much host memory cannot be allocated here") from error
     if device.type == "cuda" and size:
         # torch's own pinned memory is rounded up to a power of two: a budget would be overrun by up to its double.
         cudart = torch.cuda.cudart()
         if cudart.cudaHostRegister(arena.data_ptr(), size, 0) != cudart.cudaError.success:
-            raise _too_much(size, "pinned")
+            raise _too_much(size, "so much host memory cannot be pinned here")
         weakref.finalize(arena, cudart.cudaHostUnregister, arena.data_ptr()).atexit = False
     return arena
 
 
-def _too_much(size: int, done: str) -> ConfigError:
+def _too_much(size: int, why: str) -> ConfigError:
     return ConfigError(
-        f"retraction.host_bytes is {size}, and so much host memory cannot be {done} here; lower it (0: requests that "
-        "are taken off the device are recomputed)",
+        f"retraction.host_bytes is {size}, and {why}; lower it (0: requests that are taken off the device are "
+        "recomputed)",
         param="host_bytes",
     )

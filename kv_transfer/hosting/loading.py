@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from kv_transfer.fingerprint import Fingerprint, config_digest, describe_layouts
-from segue.batch.scheduler import KERNEL_CHUNK
+from segue.batch.limits import KERNEL_CHUNK
 from segue.build import BuiltEngine, RetractionParts, load_engine
 from segue.config import EngineConfig
 from segue.engine import Engine

@@ -5,11 +5,12 @@ Decides nothing.
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import Protocol, cast
+from typing import cast
 
 from segue.batch.audit import check_holdings, own_pages
 from segue.batch.request import Request
 from segue.batch.reuse import CachedCheckpoint, Due, Reuse, Spare
+from segue.batch.slot_door import SlotDoor
 from segue.cache.figures import CacheFigures
 from segue.errors import PoolExhausted
 from segue.handoff import Part, UnitRow
@@ -21,25 +22,6 @@ from segue.state.spec import ComponentName
 from segue.state.tables import StateTables
 
 COVERAGE = Coverage("the holdings of requests", ComponentName.FULL, ComponentName.WINDOW, ComponentName.RECURRENT)
-
-
-class SlotDoor(Protocol):
-    """Told of every slot that changes owner, at the moment it does (SlotStates in a worker, a recorder in tests)."""
-
-    def start(self, slot: Slot) -> None:
-        """The slot was just allocated: zero it now."""
-
-    def resume(self, checkpoint: Slot, slot: Slot) -> None:
-        """The slot was just allocated: it begins as a copy of the checkpoint."""
-
-    def receive(self, slot: Slot, depth: int) -> None:
-        """The slot was just taken over with a whole state at `depth` in it: it is never zeroed."""
-
-    def advance(self, slot: Slot, depth: int, pending: int) -> None:
-        """A committed step left the slot's state at `depth`, with `pending` records not folded in yet."""
-
-    def release(self, slot: Slot) -> None:
-        """The slot goes back to its pool."""
 
 
 class Holdings:
@@ -82,7 +64,7 @@ class Holdings:
                 tables.slot = Slot(pool.alloc(1)[0])
             except PoolExhausted:
                 self._end(request)
-                request.computed = request.cached_tokens = 0
+                request.computed = 0
                 raise
             if match is None or match.checkpoint is None:
                 self._slots.start(tables.slot)
@@ -90,7 +72,7 @@ class Holdings:
                 self._slots.resume(match.checkpoint, tables.slot)
         request.tables = tables
         if self._reuse is not None and match is not None:
-            self._reuse.tally.started(request.reusable_max + 1, request.computed, match.limited_by)
+            self._reuse.count(request, match)
             # Not before: relief must not take the very checkpoint that the slot is to be a copy of.
             self._using[request.handle] = request
 
@@ -173,10 +155,22 @@ class Holdings:
         """The newest checkpoint on the request's path, which it pins from now on if it did not."""
         return None if self._reuse is None else self._reuse.prompt_checkpoint(request)
 
+    def set_aside(self, request: Request, depth: int) -> None:
+        """Keeps full pages up to `depth` for a request whose state is to come from elsewhere, until `let_go`.
+
+        All or nothing (PoolExhausted). Of the others nobody ever needs more than it was expected to.
+        """
+        missing = page_count(depth, self._page_tokens) - self.hold(request) // self._page_tokens
+        request.tables = StateTables()
+        if (pool := self._pools.get(ComponentName.FULL)) is not None:
+            request.tables.full = cast(list[Page], pool.alloc(missing))
+
     def let_go(self, request: Request) -> None:
-        """The state of a request will not come: what was pinned for it is plain cache."""
-        assert request.tables is None
-        self._end(request)
+        """What was pinned and set aside for a request that does not run is plain cache, and free."""
+        if request.tables is None:
+            self._end(request)
+        else:
+            self.release(request)
 
     def _held_pages(self, request: Request) -> list[Page]:
         return [] if self._reuse is None or request.lease is None else self._reuse.held_pages(request)

@@ -1,8 +1,8 @@
 """Requests whose state other workers compute: who waits for room, in one line, and who was promised it; pure policy.
 
 A request that merely waits owns nothing. Its sender asks when its turn there is near; from then on it stands in line
-here, whichever sender asked for it. A promise commits what the request is expected to need, as admission does. One that
-was taken off the device, and whose sender is called again, has its room committed before it asks.
+here, whichever sender asked for it. A promise commits what the request is expected to need, as admission does. An
+output that has begun, and whose sender is called again, has its room committed before that asks.
 """
 
 from segue.batch.lifecycle import Phase
@@ -30,8 +30,13 @@ class Incoming:
         return tuple(self._promised)
 
     @property
+    def recalled(self) -> tuple[Request, ...]:
+        """Requests whose senders are called again and have not asked yet, with room that is kept for them."""
+        return tuple(self._recalled)
+
+    @property
     def committed(self) -> tuple[Request, ...]:
-        """Requests that own nothing yet, and whose room nobody else may be given."""
+        """Requests that do not run yet, and whose room nobody else may be given."""
         return (*self._promised, *self._recalled)
 
     @property
@@ -55,9 +60,13 @@ class Incoming:
             self._line.append(request)
 
     def recall(self, request: Request) -> None:
-        """There is room for a request whose state was lost: its sender is to be called again."""
+        """There is room for a request whose state was lost: its sender is to be called again.
+
+        An output that has not begun stands in line like a new one when its sender's turn comes: no sender asks for it
+        out of turn (Turns), and whoever is before it there may wait for the room that was kept for it here.
+        """
         assert request.phase is Phase.AWAITING
-        self._recalled.append(request)
+        (self._recalled if request.output else self._unasked).append(request)
         self._to_call.append(request)
 
     def take_recalled(self) -> list[Request]:

@@ -31,6 +31,7 @@ MOVES: frozenset[tuple[Phase, Phase]] = frozenset(
         (Phase.WAITING, Phase.FINISHED),
         (Phase.WAITING, Phase.ABORTED),
         (Phase.EXTENDING, Phase.DECODING),
+        (Phase.EXTENDING, Phase.WAITING),
         (Phase.EXTENDING, Phase.FINISHED),
         (Phase.EXTENDING, Phase.ABORTED),
         (Phase.EXTENDING, Phase.HANDING_OVER),

@@ -2,7 +2,8 @@
 
 Whoever is off the device is in exactly one of three places: leaving (its units are still read), in line (it owns
 nothing on the device), or returning (its units are being filled). The line is served first come, first served. A
-request without a backup stands in the same line, and is recomputed from its tokens when its turn comes.
+request without a backup stands in the same line, and is recomputed from its tokens when its turn comes. One that was
+still extending has little to lose: it waits among those that have not started.
 """
 
 import time
@@ -10,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from enum import Enum, auto
+from weakref import WeakKeyDictionary
 
 from segue.batch.backups import Backup, BackupStore
 from segue.batch.holdings import Holdings
@@ -18,7 +20,6 @@ from segue.batch.ratio import NewTokenRatio, RetractionRules
 from segue.batch.request import Request
 from segue.batch.retraction_figures import RetractionFigures
 from segue.errors import DigestMismatch
-from segue.ids import Handle
 
 
 class Cause(Enum):
@@ -57,7 +58,7 @@ class Retraction:
         self._line: deque[Away] = deque()
         self._returning: list[Away] = []
         # When those left that are to be computed again and do not run yet.
-        self._lost: dict[Handle, float] = {}
+        self._lost: WeakKeyDictionary[Request, float] = WeakKeyDictionary()
         self._figures = RetractionFigures()
 
     @property
@@ -87,14 +88,11 @@ class Retraction:
     def retract(self, request: Request, cause: Cause) -> None:
         """Takes a decoding request off the device, between two steps. Its units are free when the copy has finished."""
         assert request.tables is not None
-        assert not request.pinned, f"request {request.request_id} is being read"
         assert request.computed == request.known_len - 1, "a decoding request has computed all but its pending token"
         request.move(Phase.RETRACTED)
         now = self._clock()
         backup = self._store.save(request.tables, request.computed)
-        self._count(cause, first=request.retractions == 0, bytes_=0 if backup is None else backup.bytes)
-        request.retractions += 1
-        request.deepest = max(request.deepest, request.computed)
+        self._leaves(request, cause, bytes_=0 if backup is None else backup.bytes)
         away = Away(request, backup, now, now)
         if backup is None:
             self._holdings.release(request)
@@ -102,6 +100,13 @@ class Retraction:
         else:
             self._leaving.append(away)
             self._settle_leaving()
+
+    def put_back(self, request: Request, cause: Cause) -> None:
+        """Takes an extending request off the device, between two steps: its units are free, and it starts anew."""
+        self._leaves(request, cause, bytes_=0)
+        self._holdings.release(request)
+        request.move(Phase.WAITING)
+        self._lose(request, self._clock())
 
     def settle(self) -> list[Request]:
         """Takes note of copies that have finished. Returns the requests that are back, and decode from now on."""
@@ -149,23 +154,18 @@ class Retraction:
         """The head of the line has no backup: it leaves the line, to be computed again from its tokens."""
         away = self._line.popleft()
         assert away.backup is None
-        request = away.request
-        request.computed = 0
-        request.resumed = False
-        # Its prompt was computed, and the scores are told, before it first decoded.
-        request.score_from = None
-        self._lost[request.handle] = away.left_at
-        return request
+        self._lose(away.request, away.left_at)
+        return away.request
 
     def requeue(self, request: Request) -> None:
         """It was to be computed again elsewhere, which has failed: first in line, it will be computed here."""
         request.move(Phase.RETRACTED)
         request.recallable = False
-        self._line.appendleft(Away(request, None, self._lost.pop(request.handle), self._clock()))
+        self._line.appendleft(Away(request, None, self._lost.pop(request), self._clock()))
 
     def recomputed(self, request: Request) -> None:
         """It has what it needs to be computed again, or has been."""
-        left_at = self._lost.pop(request.handle)
+        left_at = self._lost.pop(request)
         figures = self._figures
         self._figures = replace(
             figures, recomputed=figures.recomputed + 1, away_s=figures.away_s + self._clock() - left_at
@@ -173,7 +173,6 @@ class Retraction:
 
     def drop(self, request: Request) -> bool:
         """Gives back all that an ended request has, if it is off the device. False when it is not."""
-        self._lost.pop(request.handle, None)
         for place in (self._leaving, self._line, self._returning):
             away = next((one for one in place if one.request is request), None)
             if away is None:
@@ -225,28 +224,40 @@ class Retraction:
     def _note_copied(self, away: Away) -> None:
         self._figures = replace(self._figures, copy_s=self._figures.copy_s + self._clock() - away.since)
 
-    def _count(self, cause: Cause, *, first: bool, bytes_: int) -> None:
+    def _leaves(self, request: Request, cause: Cause, *, bytes_: int) -> None:
+        assert not request.pinned, f"request {request.request_id} is being read"
         figures = self._figures
         self._figures = replace(
             figures,
             by_memory=figures.by_memory + (cause is Cause.MEMORY),
             by_test=figures.by_test + (cause is Cause.TEST),
-            requests=figures.requests + first,
+            requests=figures.requests + (request.retractions == 0),
             saved_bytes=figures.saved_bytes + bytes_,
         )
+        request.retractions += 1
+        request.deepest = max(request.deepest, request.computed)
+
+    def _lose(self, request: Request, left_at: float) -> None:
+        """It is to be computed again from its tokens."""
+        request.computed = 0
+        request.resumed = False
+        if request.score_from is not None:
+            # The scores of what had been computed are told already.
+            request.score_from = max(request.score_from, request.deepest)
+        self._lost[request] = left_at
 
 
 def victim(running: Iterable[Request]) -> Request | None:
     """Who leaves the device first: lowest priority, then fewest generated tokens, ties the longest prompt.
 
-    None when nobody can: whoever is read from outside stays, and so does the last one that runs.
+    Of one priority those that decode leave first: what they have computed is not lost. None when nobody can: whoever is
+    read from outside stays, and so does the last one that runs.
     """
     requests = list(running)
-    able = [request for request in requests if request.phase is Phase.DECODING and not request.pinned]
-    if len(requests) <= 1 or not able:
-        return None
-    return min(able, key=_worth)
+    able = [request for request in requests if not request.pinned]
+    return None if len(requests) <= 1 else min(able, key=_worth, default=None)
 
 
-def _worth(request: Request) -> tuple[int, int, int, float, int]:
-    return request.priority, len(request.output), -request.prompt_len, -request.arrival, -request.handle
+def _worth(request: Request) -> tuple[int, bool, int, int, float, int]:
+    extends = request.phase is Phase.EXTENDING
+    return request.priority, extends, len(request.output), -request.prompt_len, -request.arrival, -request.handle

@@ -111,7 +111,6 @@ class Reuse:
         nodes = match.resumable
         request.lease = self.tree.acquire(match)
         request.computed = len(nodes) * self.shape.page_tokens
-        request.cached_tokens = min(request.computed, request.prompt_len)
         request.stops = self._stops(request, match)
         if not nodes:
             return match
@@ -125,6 +124,12 @@ class Reuse:
             assert len(tables.window) == len(nodes), "a match has its window"
         assert match.checkpoint or not self.shape.recurrent, "a match of recurrent state has a checkpoint"
         return match
+
+    def count(self, request: Request, match: Match) -> None:
+        """What a request found where it starts. To be computed again is no use of the cache, whatever is found then."""
+        if not request.retractions:
+            request.cached_tokens = min(request.computed, request.prompt_len)
+            self.tally.started(request.reusable_max + 1, request.computed, match.limited_by)
 
     def hold(self, request: Request) -> int:
         """Pins what is cached of a prompt whose state comes from elsewhere: how many tokens of unbroken full pages."""

@@ -6,15 +6,15 @@ request whose state comes from another worker stands in the same order for a pro
 fit, requests are taken off the device; until all of them are back nobody new is let in.
 """
 
-import math
 from bisect import insort
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from segue.batch.admission import Admission
+from segue.batch.admission import Admission, headroom
 from segue.batch.holdings import Holdings
 from segue.batch.incoming import Incoming
 from segue.batch.lifecycle import Phase
+from segue.batch.limits import SchedulerLimits
 from segue.batch.request import Request
 from segue.batch.retraction import Cause, Retraction, victim
 from segue.batch.retraction_figures import RetractionFigures
@@ -24,28 +24,6 @@ from segue.errors import PoolExhausted, QueueFull
 from segue.handoff import UnitRow
 from segue.ids import Handle
 from segue.state.spec import ComponentName
-
-KERNEL_CHUNK = 64
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SchedulerLimits:
-    """Bounds of one worker: running and waiting requests, tokens of a step and of one request's chunk, page size.
-
-    `scored_tokens` bounds the positions of a step from which prompt tokens are scored: each has logits of its own.
-    """
-
-    max_running: int
-    max_waiting: int
-    step_tokens: int
-    chunk_tokens: int
-    page_tokens: int
-    scored_tokens: int = 512
-
-    @property
-    def grid(self) -> int:
-        """The checkpoint grid G: chunks end on it where the budget allows."""
-        return math.lcm(self.page_tokens, KERNEL_CHUNK)
 
 
 class Scheduler:
@@ -145,6 +123,13 @@ class Scheduler:
         self.retraction.requeue(request)
         return True
 
+    def take_promised(self) -> list[Request]:
+        """Requests that were promised room since the last call. What was kept for them is to be reserved at once."""
+        promised = self.incoming.take_promised()
+        for request in promised:
+            self._holdings.let_go(request)
+        return promised
+
     def take_due(self) -> list[Request]:
         """Queued prompts whose receivers are to be asked now; nothing to ask where whoever is queued may start."""
         if self.turns is None:
@@ -165,7 +150,7 @@ class Scheduler:
 
     def check(self) -> None:
         """Asserts that every pool adds up and that exactly those who own units hold them."""
-        self._holdings.check(self._owners)
+        self._holdings.check(self._committed())
         if self.retraction is not None:
             self.retraction.check()
 
@@ -204,7 +189,8 @@ class Scheduler:
         rows = [StepRow(one, one.computed, 1, True, True) for one in self._running if one.phase is decoding]
         if stalled:
             rows = [row for row in rows if row.request not in stalled]
-        rows += extending
+        # A prompt that matters less may have left for one that stands behind it.
+        rows += [row for row in extending if row.request.phase is Phase.EXTENDING]
         if not rows:
             # Whatever ends the wait may have freed units although nobody has left.
             self._blocked = None
@@ -231,7 +217,7 @@ class Scheduler:
         rows: list[StepRow] = []
         scorable = self._limits.scored_tokens
         for request in [one for one in self._running if one.phase is Phase.EXTENDING]:
-            count = self._chunk(request, budget, scorable)
+            count = self._limits.chunk(request, budget, scorable)
             if count <= 0 or not self._grow(request, request.computed + count):
                 continue
             samples = request.computed + count == request.known_len and not request.ends_with_prompt
@@ -245,28 +231,46 @@ class Scheduler:
 
         False when it has to wait for them, or has left itself. Raises PoolExhausted where nobody may be taken off.
         """
-        while request.phase is not Phase.RETRACTED:
+        while request.phase in (Phase.EXTENDING, Phase.DECODING):
             try:
                 self._holdings.grow(request, depth)
             except PoolExhausted:
                 if self.retraction is None:
                     raise
-                # Units that are still being read will be free soon. Nobody leaves for a prompt that matters less.
-                able = self._running
-                if request.phase is Phase.EXTENDING:
-                    able = [one for one in able if one.priority <= request.priority]
-                leaver = None if self.retraction.leaving else victim(able)
+                # Units that are still being read will be free soon.
+                if self.retraction.leaving:
+                    return False
+                leaver = victim(self._running)
                 if leaver is None:
+                    if not self._take_kept_room():
+                        return False
+                    continue
+                # A prompt that matters least waits where it is.
+                if leaver is request and request.phase is Phase.EXTENDING:
                     return False
                 self._retract(self.retraction, leaver, Cause.MEMORY)
             else:
                 return True
         return False
 
+    def _take_kept_room(self) -> bool:
+        """The last one that runs goes on: it does not wait for a sender, which may wait for whom it keeps out.
+
+        False when no room is kept.
+        """
+        kept = next((one for one in self.incoming.recalled if one.tables is not None), None)
+        if kept is not None:
+            self._holdings.let_go(kept)
+        return kept is not None
+
     def _retract(self, retraction: Retraction, request: Request, cause: Cause) -> None:
         self._departures += 1
         self._running.remove(request)
-        retraction.retract(request, cause)
+        if request.phase is Phase.EXTENDING:
+            retraction.put_back(request, cause)
+            insort(self._waiting, request, key=_order)
+        else:
+            retraction.retract(request, cause)
         if cause is Cause.MEMORY:
             retraction.ratio.learn_from(self._running)
 
@@ -285,22 +289,29 @@ class Scheduler:
         while (head := retraction.head) is not None and self._has_room_again(head.request, retraction):
             if head.backup is not None:
                 retraction.bring_back()
-            elif self._goes_elsewhere(head.request):
-                request = retraction.recompute()
-                request.move(Phase.AWAITING)
-                self.incoming.recall(request)
             else:
-                request = retraction.recompute()
-                cached_tokens = request.cached_tokens
-                self._holdings.admit(request)
-                request.cached_tokens = cached_tokens
-                request.move(Phase.EXTENDING)
-                self._running.append(request)
-                retraction.recomputed(request)
+                self._begin(retraction.recompute())
             self._running += retraction.settle()
 
+    def _begin(self, request: Request) -> None:
+        """There is room for a request that is to be computed: another worker is asked for its state, or it runs."""
+        if self._goes_elsewhere(request):
+            request.move(Phase.AWAITING)
+            self.incoming.recall(request)
+            if request in self.incoming.recalled:
+                self._holdings.set_aside(request, request.known_len + headroom(request))
+            return
+        self._holdings.admit(request)
+        request.move(Phase.EXTENDING)
+        self._running.append(request)
+        if request.retractions and self.retraction is not None:
+            self.retraction.recomputed(request)
+
     def _goes_elsewhere(self, request: Request) -> bool:
-        """Whether more is missing here than is computed here where another worker can be asked for it."""
+        """Whether more is missing here than is computed here where another worker can be asked for it.
+
+        What a request was to go on from may have been evicted since it came.
+        """
         return request.recallable and request.known_len - self._holdings.cached_depth(request) > request.extend_max
 
     def _has_room_again(self, request: Request, retraction: Retraction) -> bool:
@@ -327,17 +338,9 @@ class Scheduler:
             if request.phase is Phase.AWAITING:
                 self.incoming.promise()
                 continue
-            if self._goes_elsewhere(request):
-                # What it was to go on from has been evicted since it came.
-                self._waiting.remove(request)
-                request.move(Phase.AWAITING)
-                self.incoming.recall(request)
-                continue
-            self._holdings.admit(request)
             self._waiting.remove(request)
             self._left_queue(request)
-            request.move(Phase.EXTENDING)
-            self._running.append(request)
+            self._begin(request)
 
     def _still_blocked(self, request: Request) -> bool:
         """Whether there is no room yet for whom there was none a few steps ago: to know that is a look at everybody."""
@@ -357,22 +360,6 @@ class Scheduler:
         waiting = len(self._waiting) + self.incoming.waiting_count
         if waiting >= self._limits.max_waiting:
             raise QueueFull(f"{waiting} requests wait already, the queue holds {self._limits.max_waiting}; retry later")
-
-    def _chunk(self, request: Request, budget: int, scorable: int) -> int:
-        """Tokens of the request's next chunk, of which `scorable` may be scored.
-
-        To the end or the next checkpoint, or to a grid point if one is within reach, or as far as it goes.
-        """
-        end = min((stop for stop in request.stops if stop > request.computed), default=request.known_len)
-        missing = end - request.computed
-        count = min(missing, self._limits.chunk_tokens, budget)
-        scored = request.scored(request.computed, request.computed + count)
-        if len(scored) > scorable:
-            count = scored.start + scorable - request.computed
-        if count <= 0 or count == missing:
-            return max(0, count)
-        on_grid = (request.computed + count) // self._limits.grid * self._limits.grid - request.computed
-        return on_grid if on_grid > 0 else count
 
 
 def _order(request: Request) -> tuple[int, float, int]:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from segue.batch.request import EmittedToken, Request
 from segue.batch.scores import Scores
-from segue.ids import Slot
+from segue.ids import SINK, Slot
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float32]
@@ -117,3 +117,10 @@ class StepRecord:
     slots: IntArray
     depths: IntArray
     output: StepOutput
+
+    @staticmethod
+    def of(plan: StepPlan, output: StepOutput) -> "StepRecord":
+        """The record of a plan that was launched just now."""
+        slots = [row.request.tables.slot or SINK if row.request.tables else SINK for row in plan.rows]
+        depths = [row.depth for row in plan.rows]
+        return StepRecord(plan, np.asarray(slots, dtype=np.int64), np.asarray(depths, dtype=np.int64), output)

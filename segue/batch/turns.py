@@ -1,7 +1,8 @@
 """Which queued prompts may be computed: those whose receivers promised room for the result; pure policy.
 
 A receiver is asked a little ahead of a prompt's turn. A prompt whose promise is pending holds nothing and blocks no
-other.
+other. For an output that has begun it is asked at once: it may keep room for that one, which others that were asked for
+wait for.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,7 +12,7 @@ from segue.ids import Handle, WorkerId
 
 
 class Turns:
-    """Asks and promises of the queued prompts. `ahead` bounds the asks that are pending at one receiver."""
+    """Asks and promises of the queued prompts. `ahead` bounds the asks for new ones that are pending at a receiver."""
 
     def __init__(self, ahead: int) -> None:
         assert ahead >= 1
@@ -52,7 +53,7 @@ class Turns:
             receiver = self._receivers[request.handle]
             if request.handle in self._asked or ends_with_first_token(request):
                 continue
-            if pending.get(receiver, 0) >= self._ahead:
+            if pending.get(receiver, 0) >= self._ahead and not request.output:
                 continue
             if not fits(request):
                 break

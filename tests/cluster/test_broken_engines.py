@@ -1,6 +1,7 @@
-"""Under Ray, an engine that breaks or hangs costs its replica: another takes its place, and requests go on."""
+"""Under Ray, an engine that breaks or hangs, or a frozen process, costs its replica: another takes its place."""
 
 import itertools
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -64,6 +65,15 @@ def test_a_request_survives_the_engine_that_computes_its_prompt(faulty: Deployme
     ill, starts = faulty.ready("prefill")[-1][1], len(faulty.ready("prefill"))
     (folder / f"{fault}-prefill").touch()
     assert answer(faulty) == undisturbed
+    replaced(faulty, "prefill", ill, starts)
+    assert answer(faulty) == undisturbed
+
+
+def test_a_frozen_replica_is_killed_and_replaced(faulty: Deployment) -> None:
+    until_readiness(faulty, 200)
+    undisturbed = answer(faulty)
+    ill = faulty.ready("prefill")[-1][1]
+    starts = faulty.kill("prefill", signal.SIGSTOP)
     replaced(faulty, "prefill", ill, starts)
     assert answer(faulty) == undisturbed
 

@@ -8,8 +8,9 @@ import numpy as np
 from kv_transfer.hosting.loading import Identity, Loaded
 from segue.batch.admission import Admission
 from segue.batch.holdings import Holdings
+from segue.batch.limits import SchedulerLimits
 from segue.batch.sampling import SamplingDefaults
-from segue.batch.scheduler import Scheduler, SchedulerLimits
+from segue.batch.scheduler import Scheduler
 from segue.batch.scores import Scores, Top
 from segue.batch.step import StepOutput, StepPlan, StepRow
 from segue.engine import Engine

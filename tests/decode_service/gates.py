@@ -24,7 +24,9 @@ class Gate:
     def reached(self) -> None:
         """Waits until a step stands before the gate. Blocks its thread: call it from none that the step needs."""
         with self._changed:
-            assert self._changed.wait_for(lambda: self._standing, 10), "no step came to the gate"
+            # One that was just let through stands there until its thread wakes.
+            stands = self._changed.wait_for(lambda: self._standing and not self._allowed, 10)
+            assert stands, "no step came to the gate"
 
     def close(self) -> None:
         with self._changed:

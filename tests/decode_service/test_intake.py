@@ -6,12 +6,13 @@ import pytest
 import torch
 
 from decode_service.commands import Arrived, Asked, Fail, Progressed, Submit
-from decode_service.intake import Intake, Over, Reply
+from decode_service.intake import CallAgain, Intake, Over, Reply
 from decode_service.station import DecodeStation
 from kv_transfer.hosting.config import TransferConfig
 from kv_transfer.plan import Side
 from kv_transfer.receiver import Receiver
 from kv_transfer.reservations import Reservations
+from segue.batch.lifecycle import Phase
 from segue.batch.news import Usage
 from segue.batch.request import EmittedToken, FinishReason
 from segue.batch.role import Role
@@ -88,9 +89,11 @@ class Door:
         return {pool.name: (pool.held, pool.reserved, pool.quarantined) for pool in self.engine.status().pools}
 
 
-def door_of(*, cached: bool) -> Door:
+def door_of(*, cached: bool, backups: int | None = None) -> Door:
     components = frozenset({ComponentName.FULL, ComponentName.RECURRENT})
-    made = rig(role=Role.DECODE, components=components, page_tokens=PAGE, pages=32, slots=3, cached=cached)
+    made = rig(
+        role=Role.DECODE, components=components, page_tokens=PAGE, pages=32, slots=3, cached=cached, backups=backups
+    )
     forms = layouts(STATE, PAGE, Shard())
     storage = Storage(forms, {name: pool.capacity for name, pool in made.pools.items()}, torch.device("cpu"))
     clock = Clock()
@@ -250,6 +253,29 @@ def test_a_call_that_breaks_after_the_state_has_arrived_is_no_news(door: Door) -
     door.intake.failed(Fail(H1, 1, PeerLost("the call broke")))
     assert door.note_ended() == []
     assert door.engine.status().running == 1
+
+
+def test_a_late_word_of_an_earlier_call_is_none_of_the_call_after_it() -> None:
+    door = door_of(cached=False, backups=0)
+    assert door.finish(door.granted())
+    (request,) = door.engine.live_requests()
+    door.made.take_off(request)
+    door.turn()
+    door.intake.call_again()
+    (again,) = [reply.message for reply in door.intake.take_replies() if isinstance(reply.message, CallAgain)]
+    assert again.call != 0
+    door.intake.failed(Fail(H1, 1, PeerLost("the first call broke at its very end")))
+    assert request.phase is Phase.AWAITING, "it does not fall back for that"
+    door.ask(prompt_tokens=7)
+    assert door.turn() == [], "nor is it promised room"
+    ended = Finished(None, EmittedToken(1, 0.0), Usage(6, 1, 0), reason="stop")
+    assert door.intake.arrived(Arrived(H1, 1, ended)) is None
+    door.intake.asked(Asked(H1, 1, PEER, Shard(), Ask(2, 7, None), again.call))
+    (reply,) = door.turn()
+    assert isinstance(reply.message, Grant)
+    finished = Finished(reply.message.ticket, FIRST, Usage(7, 1, 2), ())
+    assert door.intake.arrived(Arrived(H1, 1, finished, again.call)) is not None
+    assert len(request.output) == 2
 
 
 def test_a_sender_that_died_before_its_turn_costs_its_own_request_only(door: Door) -> None:

@@ -11,8 +11,8 @@ LEASE_S = 3.0
 NAMES = st.sampled_from(["a", "b", "c"])
 
 
-def entry(name: str, part: Part = Part.BOTH, fingerprint: str = "f") -> Entry:
-    return Entry(member_id=name, part=part, address=f"{name}:1", pid=1, node="n", fingerprint=fingerprint)
+def entry(name: str, part: Part = Part.BOTH) -> Entry:
+    return Entry(member_id=name, part=part, address=f"{name}:1", pid=1, node="n", fingerprint="f")
 
 
 class DirectoryMachine(RuleBasedStateMachine):
@@ -68,12 +68,11 @@ def test_a_process_that_says_something_new_is_listed_once_and_with_that() -> Non
     assert directory.members().entries == (moved,)
 
 
-def test_workers_are_grouped_by_what_they_can_exchange_state_with() -> None:
+def test_members_are_found_by_what_they_are() -> None:
     directory = Directory(LEASE_S, lambda: 0.0)
-    old, new = entry("old", Part.DECODE, "1"), entry("new", Part.DECODE, "2")
-    companion = entry("prefill", Part.PREFILL, "1")
-    for one in (old, new, companion, entry("router", Part.ROUTER, "")):
+    old, new, companion = entry("old", Part.DECODE), entry("new", Part.DECODE), entry("prefill", Part.PREFILL)
+    for one in (old, companion, new, entry("router", Part.ROUTER)):
         directory.beat(one)
     members = directory.members()
-    assert members.groups() == {"1": (old, companion), "2": (new,)}
     assert members.of(Part.DECODE) == (old, new)
+    assert members.of(Part.DECODE, Part.PREFILL) == (old, companion, new)

@@ -11,6 +11,7 @@ from typing import TypeVar
 import pytest
 
 from deploy.exits import EXIT_CONFIG
+from deploy.health import Health, HealthPolicy, RouterHealth
 from deploy.reports import Loading, Ready, Report, encode
 from deploy.restarts import RestartPolicy
 from deploy.supervisor import Supervisor
@@ -21,20 +22,56 @@ POLICY = RestartPolicy(quick_death_s=60.0, quick_deaths_max=3, backoff_s=0.01, b
 READY = encode(Ready("127.0.0.1:5"))
 SERVING = f"import sys, time; print({READY!r}, flush=True); sys.stdin.read()"
 DEAF = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {SERVING}"
+# One that answers for its health, as a router does.
+ANSWERING = f"""
+import http.server
+class Page(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200 if self.path == "/liveness" else 404)
+        self.end_headers()
+    def log_message(self, *args):
+        pass
+server = http.server.HTTPServer(("127.0.0.1", 0), Page)
+print({encode(Ready("ADDRESS"))!r}.replace("ADDRESS", f"http://127.0.0.1:{{server.server_port}}"), flush=True)
+server.serve_forever()
+"""
 HANGING = f"import sys; print({encode(Loading(1, 2))!r}, flush=True); sys.stdin.read()"
+
+
+class Content:
+    """The health of a process that is not asked."""
+
+    async def answers(self, timeout_s: float) -> bool:
+        return True
+
+    async def aclose(self) -> None:
+        pass
 
 
 class Kept:
     """A supervisor of `python -c CODE`, and everything it said."""
 
-    def __init__(self, code: str, *, start_s: float = 20.0) -> None:
+    def __init__(
+        self,
+        code: str,
+        *,
+        start_s: float = 20.0,
+        health: Callable[[str], Health] = lambda address: Content(),
+        silence_s: float = 20.0,
+    ) -> None:
         self.said: list[str] = []
         self.heard: list[Report] = []
         self.addresses: list[str | None] = []
         self._code = code
         self._changed = asyncio.Event()
         self.supervisor = Supervisor(
-            "it", self._command, POLICY, start_s=start_s, say=self._note(self.said), heard=self._note(self.heard)
+            "it",
+            self._command,
+            POLICY,
+            HealthPolicy(open=health, every_s=0.05, timeout_s=silence_s),
+            start_s=start_s,
+            say=self._note(self.said),
+            heard=self._note(self.heard),
         )
 
     def _note(self, notes: list[T]) -> Callable[[T], None]:
@@ -116,6 +153,42 @@ async def test_a_stopped_process_is_ended_too() -> None:
     running = asyncio.create_task(kept.supervisor.run())
     os.kill(await kept.pid(0), signal.SIGSTOP)
     await kept.supervisor.stop(0.1)
+    await running
+
+
+async def test_a_frozen_process_is_killed_and_started_again_in_time() -> None:
+    # In time: `until` does not wait for much longer.
+    kept = Kept(ANSWERING, health=RouterHealth, silence_s=1.0)
+    running = asyncio.create_task(kept.supervisor.run())
+    first = await kept.pid(0)
+    frozen_at = time.monotonic()
+    os.kill(first, signal.SIGSTOP)
+    await kept.until(lambda: any("answered nothing for 1 s and is killed" in line for line in kept.said))
+    assert time.monotonic() - frozen_at > 0.9
+    assert await kept.pid(1) != first
+    assert any("was killed by SIGKILL" in line for line in kept.said)
+    await kept.supervisor.stop(10)
+    await running
+
+
+async def test_a_process_that_answers_is_left_alone_for_longer_than_silence_may_last() -> None:
+    silence_s = 0.2
+    began = time.monotonic()
+    long_enough = asyncio.Event()
+
+    class Counted(Content):
+        async def answers(self, timeout_s: float) -> bool:
+            if time.monotonic() - began > 2 * silence_s:
+                long_enough.set()
+            return True
+
+    kept = Kept(SERVING, health=lambda address: Counted(), silence_s=silence_s)
+    running = asyncio.create_task(kept.supervisor.run())
+    pid = await kept.pid(0)
+    await asyncio.wait_for(long_enough.wait(), 20)
+    assert len(kept.ready) == 1
+    os.kill(pid, 0)
+    await kept.supervisor.stop(10)
     await running
 
 

@@ -72,8 +72,8 @@ MUTANTS = (
     Mutant(
         "receivers are asked without bound",
         "segue/batch/turns.py",
-        "            if pending.get(receiver, 0) >= self._ahead:",
-        "            if pending.get(receiver, 0) >= 99:",
+        "            if pending.get(receiver, 0) >= self._ahead and",
+        "            if pending.get(receiver, 0) >= 99 and",
         _HANDING,
     ),
     Mutant(
@@ -197,7 +197,7 @@ MUTANTS = (
     ),
     Mutant(
         "scoring: a step scores as much as it computes",
-        "segue/batch/scheduler.py",
+        "segue/batch/limits.py",
         "        if len(scored) > scorable:",
         "        if len(scored) > 10**9:",
         _SCORING,
@@ -303,8 +303,8 @@ MUTANTS = (
     Mutant(
         "a suffix that lost its beginning is extended all the same",
         "segue/batch/scheduler.py",
-        "            if self._goes_elsewhere(request):\n                # What",
-        "            if not request:\n                # What",
+        "        if self._goes_elsewhere(request):",
+        "        if not request:",
         _SUFFIXES,
     ),
 )

@@ -86,13 +86,15 @@ class DecodeMachine(RuleBasedStateMachine):
         budget=st.sampled_from([1, 2, 9, 30]),
         stop=st.integers(0, 60),
         emitted=st.integers(0, 3),
+        priority=st.sampled_from([0, 0, 1]),
         local=st.booleans(),
     )
-    def submit(self, length: int, budget: int, stop: int, emitted: int, local: bool) -> None:
+    def submit(self, length: int, budget: int, stop: int, emitted: int, priority: int, local: bool) -> None:
         self.count += 1
         handle = Handle(self.count)
         self.made.runner.script[f"q{handle}", stop] = EOS
-        asked = spec(f"q{handle}", length, max_tokens=budget, emitted=[7] * min(emitted, budget - 1))
+        before = [7] * min(emitted, budget - 1)
+        asked = spec(f"q{handle}", length, max_tokens=budget, emitted=before, priority=priority)
         try:
             (self.made.engine.submit if local else self.made.engine.expect)(asked, handle)
         except (QueueFull, ContextTooLong):
@@ -158,6 +160,13 @@ class DecodeMachine(RuleBasedStateMachine):
             del self.reached[ended.handle]
         if (promise := self.promises.get(Handle(handle))) is not None and promise.owner is Owner.RESERVED:
             self._fence(promise)
+
+    @rule()
+    def a_prompt_leaves(self) -> None:
+        """For somebody of higher priority."""
+        extending = [one for one in self.made.engine.live_requests() if one.phase is Phase.EXTENDING]
+        if self.made.retraction is not None and extending:
+            self.made.take_off(extending[-1])
 
     @rule()
     def a_copy_finishes(self) -> None:

@@ -18,7 +18,11 @@ FAMILIES: dict[str, Callable[[], PretrainedConfig]] = {
 PROMPT = tokens(200)
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
+@pytest.fixture(
+    scope="module",
+    # The hybrid has every component that the others have.
+    params=[name if name == "lara_mini" else pytest.param(name, marks=pytest.mark.long) for name in FAMILIES],
+)
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_checkpoint(FAMILIES[request.param](), tmp_path_factory.mktemp("model")).folder
 

@@ -4,6 +4,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from segue.batch.lifecycle import Phase
 from segue.batch.step import StepRecord
 from segue.errors import ContextTooLong, QueueFull
 from segue.ids import Handle
@@ -34,6 +35,7 @@ class EngineMachine(RuleBasedStateMachine):
         window=st.sampled_from([1, 3, 9]),
         chunk=st.integers(1, 9),
         budget=st.integers(3, 12),
+        pages=st.sampled_from([24, 40]),
         cached=st.booleans(),
         memory=HOST_MEMORY,
     )
@@ -44,6 +46,7 @@ class EngineMachine(RuleBasedStateMachine):
         window: int,
         chunk: int,
         budget: int,
+        pages: int,
         cached: bool,
         memory: HostMemory,
     ) -> None:
@@ -56,7 +59,7 @@ class EngineMachine(RuleBasedStateMachine):
             step_tokens=budget,
             max_running=3,
             max_waiting=4,
-            pages=40,
+            pages=pages,
             window_pages=40,
             slots=9 if cached else 3,
             max_len=40,
@@ -115,6 +118,14 @@ class EngineMachine(RuleBasedStateMachine):
             assert ended.handle in self.reached, "a request ends once"
             del self.reached[ended.handle]
 
+    @precondition(lambda self: self.record is None)
+    @rule()
+    def a_prompt_leaves(self) -> None:
+        """For somebody of higher priority."""
+        extending = [one for one in self.made.engine.live_requests() if one.phase is Phase.EXTENDING]
+        if self.made.retraction is not None and extending:
+            self.made.take_off(extending[-1])
+
     @rule()
     def a_copy_finishes(self) -> None:
         if self.made.store is not None:
@@ -139,7 +150,8 @@ class EngineMachine(RuleBasedStateMachine):
             self.made.engine.check()
             status = self.made.engine.status()
             assert status.running <= 3
-            assert status.waiting <= 4
+            # Those that were put back into the queue come on top of it.
+            assert status.waiting <= 4 + 3
             assert status.retraction.resumed_extend_tokens == 0
 
     def teardown(self) -> None:

@@ -43,6 +43,18 @@ def test_a_receiver_without_room_blocks_no_other() -> None:
     assert running(made) == ["q3"]
 
 
+def test_for_an_output_that_has_begun_its_receiver_is_asked_however_many_wait_there() -> None:
+    made = rig(role=Role.PREFILL, asks_ahead=1)
+    made.engine.submit_for(A, spec("new", max_tokens=5), H1)
+    assert due(made) == [1]
+    made.engine.submit_for(A, spec("next", max_tokens=5), H2)
+    made.engine.submit_for(A, spec("begun", max_tokens=5, emitted=(4, 5)), H3)
+    assert due(made) == [3], "the receiver may keep room for it, and give none to those before it"
+    made.engine.grant(H3, 1)
+    made.step()
+    assert running(made) == ["begun"]
+
+
 def test_nobody_is_asked_for_a_prompt_that_has_no_room_here() -> None:
     made = rig(role=Role.PREFILL, pages=8, max_len=64, asks_ahead=9)
     made.engine.submit_for(A, spec("big", 28), H1)

@@ -209,7 +209,7 @@ def test_an_interval_off_the_grid_is_refused(hybrid: Path) -> None:
         bench(hybrid, track_interval=80)
 
 
-@pytest.mark.parametrize("page_tokens", [1, 5, 16, 64])
+@pytest.mark.parametrize("page_tokens", [5, 64, *(pytest.param(size, marks=pytest.mark.long) for size in (1, 16))])
 def test_page_sizes_change_nothing(hybrid: Path, page_tokens: int) -> None:
     engine = bench(hybrid, page_tokens=page_tokens, track_interval=0, max_len=900, state_bytes=32 << 20)
     prompt = tokens(400)

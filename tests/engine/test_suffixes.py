@@ -70,10 +70,15 @@ def test_an_end_that_has_lost_its_beginning_goes_to_prefill_after_all() -> None:
     ((recalled, asked),) = made.engine.take_recalled()
     assert recalled is waits
     assert asked == waits.origin
-    # Its room is kept for it, and given back when its sender fails.
-    assert made.engine.status().promised == 0
-    made.engine.submit(spec("next", PROMPT), H2)
-    assert made.engine.launch() is None
+    # No room is kept for it: it stands in line when its sender asks, like one that was never to be computed here.
+    made.engine.submit(spec("next", PROMPT, max_tokens=30, ignore_eos=True), H2)
+    made.step()
+    made.engine.ask(H3, 1)
+    made.step()
+    assert made.engine.take_promised() == []
+    made.engine.cancel(H2, 1)
+    made.step()
+    assert made.engine.take_promised() == [waits]
     made.engine.cancel(H3, 1)
     assert [ended.reason for ended in made.engine.take_ended()][-1] is FinishReason.CANCELLED
     while made.engine.live_requests():

@@ -20,6 +20,7 @@ from prefill_service.worker import PrefillWorker
 from segue.batch.request import FinishReason
 from segue.build import assemble
 from segue.config import EngineConfig
+from segue.engine import Engine
 from segue.ids import Handle
 from segue.models.options import BuildOptions
 from segue.models.registry import build_model
@@ -116,6 +117,9 @@ class Pair:
     stream: Attachment
     prefill_gate: Gate
     decode_gate: Gate
+    prefill_engine: Engine
+    """To look at, while its thread stands at the gate."""
+    decode_engine: Engine
 
     async def begin(self, spec: GenerateSpec) -> Handle:
         """One request through the prefill worker, accepted."""
@@ -177,17 +181,30 @@ async def paired(
     neighbours = neighbours or Neighbours()
     sender, receiver = PrefillHost(QUICK, transfer, neighbours), Host(QUICK, transfer, neighbours)
     gates = Gate(), Gate()
-    await sender.start(loading(engine_config(folder, "prefill", **{**changes, **(prefill or {})}), gates[0]))
-    ours = engine_config(folder, "decode", **{**changes, **(decode or {})})
-    await receiver.start(loading(ours, gates[1], retraction))
+    engines: list[Engine] = []
+    theirs = loading(engine_config(folder, "prefill", **{**changes, **(prefill or {})}), gates[0])
+    await sender.start(_keeping(theirs, engines))
+    ours = loading(engine_config(folder, "decode", **{**changes, **(decode or {})}), gates[1], retraction)
+    await receiver.start(_keeping(ours, engines))
     try:
         async with RouterEnd(receiver.address) as router, router.attach() as stream:
-            yield Pair(sender, receiver, router, stream, *gates)
+            yield Pair(sender, receiver, router, stream, *gates, *engines)
     finally:
         for gate in gates:
             gate.open()
         await asyncio.gather(sender.worker.drain(0.1), receiver.worker.drain(0.1))
         await asyncio.gather(sender.stop(), receiver.stop())
+
+
+def _keeping(build: Callable[[], Loaded], engines: list[Engine]) -> Callable[[], Loaded]:
+    """Builds the same, and keeps hold of the engine."""
+
+    def build_and_keep() -> Loaded:
+        loaded = build()
+        engines.append(loaded.engine)
+        return loaded
+
+    return build_and_keep
 
 
 async def alone(folder: Path, specs: Sequence[GenerateSpec], **changes: object) -> list[Answer]:

@@ -9,7 +9,7 @@ import pytest
 from segue.errors import PrefillUnavailable
 from segue.ids import RequestId
 from tests.handoff.pair import alone, paired
-from tests.handoff.test_equality import requests
+from tests.handoff.test_equality import LENGTHS, requests
 from tests.handoff.test_retraction import FORCED, asking
 
 
@@ -17,7 +17,7 @@ from tests.handoff.test_retraction import FORCED, asking
     "transport", ["local", *(pytest.param(name, marks=pytest.mark.long) for name in ("nixl", "grpc"))]
 )
 async def test_outputs_are_those_of_one_worker(hybrid: Path, transport: str) -> None:
-    asked = requests(1)
+    asked = requests(1, LENGTHS[::2])
     async with paired(hybrid, transports=transport, kv_dtype="fp8") as pair:
         apart = await pair.ask(asked)
         await pair.emptied()
@@ -28,7 +28,7 @@ async def test_outputs_are_those_of_one_worker(hybrid: Path, transport: str) -> 
     assert apart != await alone(hybrid, asked)
 
 
-@pytest.mark.parametrize("family", ["sliding", "dense"])
+@pytest.mark.parametrize("family", ["sliding", pytest.param("dense", marks=pytest.mark.long)])
 async def test_models_without_some_component_hand_over_what_they_have(
     family: str, request: pytest.FixtureRequest
 ) -> None:

@@ -59,7 +59,7 @@ async def test_models_without_some_component_hand_over_what_they_have(
     assert apart == await alone(folder, asked)
 
 
-@pytest.mark.parametrize(("page", "chunk"), [(1, 5), (3, 7), (64, 64)])
+@pytest.mark.parametrize(("page", "chunk"), [(3, 7), (64, 64), pytest.param(1, 5, marks=pytest.mark.long)])
 async def test_odd_pages_and_chunks_change_nothing(hybrid: Path, page: int, chunk: int) -> None:
     asked = requests(3, (1, 22, 23, 24, 25, 70))
     async with paired(hybrid, page_tokens=page, chunk_tokens=chunk) as pair:

@@ -15,7 +15,7 @@ async def test_a_call_that_the_engine_asks_for_outlives_the_late_word_that_none_
         assert fetches is not None
         handle, asked = Handle(9), replace(spec("again"), prefill_address=pair.prefill.address)
         fetches.prepare(handle, asked)
-        fetches.deliver([Reply(handle, CallAgain(asked))])
+        fetches.deliver([Reply(handle, CallAgain(asked, 1))])
         fetches.forget(handle)
         fetches.deliver([Reply(handle, Over(None))])
         await pair.emptied()

@@ -41,8 +41,14 @@ def run_in_company(bench: Bench, texts: list[list[int]], draw: random.Random) ->
     return runs
 
 
-@pytest.mark.parametrize("kv_dtype", [None, DType.FLOAT8_E4M3])
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize(
+    ("name", "kv_dtype"),
+    [
+        *((name, None) for name in CONFIGS),
+        ("lara_mini", DType.FLOAT8_E4M3),
+        *(pytest.param(name, DType.FLOAT8_E4M3, marks=pytest.mark.long) for name in CONFIGS if name != "lara_mini"),
+    ],
+)
 def test_a_token_has_the_same_bits_in_any_company(
     name: str, kv_dtype: DType | None, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

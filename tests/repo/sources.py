@@ -63,6 +63,12 @@ def texts() -> Iterator[tuple[str, str]]:
             yield path, content.decode()
 
 
+@cache
+def nodes(module: Module) -> tuple[ast.AST, ...]:
+    """The whole syntax tree of a module, which several tests look through."""
+    return tuple(ast.walk(module.tree))
+
+
 def dotted_name(node: ast.expr) -> str:
     """`a.b.c` of a name or attribute expression; "" for anything else."""
     if isinstance(node, ast.Name):
@@ -74,14 +80,14 @@ def dotted_name(node: ast.expr) -> str:
 
 def calls(module: Module) -> Iterator[tuple[ast.Call, str]]:
     """Every call with the dotted name of what it calls."""
-    for node in ast.walk(module.tree):
+    for node in nodes(module):
         if isinstance(node, ast.Call):
             yield node, dotted_name(node.func)
 
 
 def imported_names(module: Module) -> Iterator[str]:
     """The dotted module names that a module imports, wherever it does."""
-    for node in ast.walk(module.tree):
+    for node in nodes(module):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:

@@ -56,11 +56,13 @@ def test_every_direct_dependency_is_explained_in_one_line() -> None:
     assert {_normal(name) for name in explained} == _declared("dependencies") | _declared("dev")
 
 
-def _third_party(module: Module) -> set[str]:
-    tops = {name.partition(".")[0] for name in imported_names(module)}
-    if any(name.startswith("google.protobuf") for name in imported_names(module)):
+@cache
+def _third_party(module: Module) -> frozenset[str]:
+    names = set(imported_names(module))
+    tops = {name.partition(".")[0] for name in names}
+    if any(name.startswith("google.protobuf") for name in names):
         tops = (tops - {"google"}) | {"google.protobuf"}
-    return {top for top in tops if top not in sys.stdlib_module_names and top not in OURS | OPTIONAL}
+    return frozenset(top for top in tops if top not in sys.stdlib_module_names and top not in OURS | OPTIONAL)
 
 
 def _providers(name: str) -> set[str]:

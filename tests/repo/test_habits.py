@@ -2,7 +2,7 @@
 
 import ast
 
-from tests.repo.sources import Module, calls, dotted_name, imported_names, modules, modules_of_tests
+from tests.repo.sources import Module, calls, dotted_name, imported_names, modules, modules_of_tests, nodes
 
 # The thread that owns the engine: whatever it raises ends the process in order, instead of vanishing with the thread.
 SUPERVISORS = frozenset({"kv_transfer/hosting/engine_thread.py"})
@@ -48,7 +48,7 @@ def test_no_test_waits_by_sleeping() -> None:
 def _broad_excepts(module: Module) -> list[int]:
     """Lines of `except Exception`, `except:` and `suppress(Exception)`; one that ends in `raise` swallows nothing."""
     lines = []
-    for node in ast.walk(module.tree):
+    for node in nodes(module):
         caught: list[ast.expr | None] = []
         if isinstance(node, ast.ExceptHandler) and not _raises_again(node):
             caught = [*node.type.elts] if isinstance(node.type, ast.Tuple) else [node.type]

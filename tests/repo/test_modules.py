@@ -5,7 +5,7 @@ import re
 from pathlib import PurePosixPath
 from statistics import median
 
-from tests.repo.sources import Module, modules, product_modules
+from tests.repo.sources import Module, modules, nodes, product_modules
 
 MEDIAN_LINES_MAX = 150
 LINES_MAX = 400
@@ -47,7 +47,7 @@ def test_nothing_is_named_after_no_noun() -> None:
 def _defined_names(module: Module) -> list[str]:
     names = [*PurePosixPath(module.path).with_suffix("").parts]
     definitions = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    names += [node.name for node in ast.walk(module.tree) if isinstance(node, definitions)]
+    names += [node.name for node in nodes(module) if isinstance(node, definitions)]
     return names
 
 

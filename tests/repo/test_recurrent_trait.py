@@ -4,7 +4,7 @@ import ast
 
 import pytest
 
-from tests.repo.sources import calls, dotted_name, product_modules
+from tests.repo.sources import calls, dotted_name, nodes, product_modules
 
 DEFINED_IN = "segue/state/spec.py"
 # Asks which pools it was given, and gives a slot where there is a pool of slots.
@@ -34,7 +34,7 @@ def test_there_is_one_such_function() -> None:
     found = [
         module.path
         for module in product_modules()
-        for node in ast.walk(module.tree)
+        for node in nodes(module)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == "uses_ssm_state"
     ]
     assert found == [DEFINED_IN]

@@ -9,13 +9,14 @@ from hypothesis import strategies as st
 from segue.batch.admission import HEADROOM_TOKENS, Admission
 from segue.batch.failure import NO_TOKEN, SamplingFailed
 from segue.batch.holdings import Holdings
+from segue.batch.limits import SchedulerLimits
 from segue.batch.ratio import NewTokenRatio, RetractionRules
 from segue.batch.request import Request
 from segue.batch.retraction import Cause, Retraction
 from segue.batch.reuse import Reuse
 from segue.batch.role import Role
 from segue.batch.sampling import SamplingDefaults, SamplingParams
-from segue.batch.scheduler import Scheduler, SchedulerLimits
+from segue.batch.scheduler import Scheduler
 from segue.batch.scores import Scores
 from segue.batch.step import StepOutput, StepPlan
 from segue.batch.submission import GenerateSpec

@@ -71,6 +71,27 @@ MUTANTS = (
         _MEMORY,
     ),
     Mutant(
+        "memory is written to that is not there",
+        "decode_service/retraction/memory.py",
+        "    if available is not None and size > available:",
+        "    if available is not None and size > 2 * available:",
+        _MEMORY,
+    ),
+    Mutant(
+        "what a group has cached of files counts as used up",
+        "decode_service/retraction/free_memory.py",
+        "    return int(limit[0]) - int(usage[0]) + cached",
+        "    return int(limit[0]) - int(usage[0])",
+        _MEMORY,
+    ),
+    Mutant(
+        "only the innermost group's limit counts",
+        "decode_service/retraction/free_memory.py",
+        "for folder in (inner, *inner.parents) if",
+        "for folder in (inner,) if",
+        _MEMORY,
+    ),
+    Mutant(
         "the rest of a unit is not copied",
         _RUNS_FILE,
         "        if left:",

@@ -1,5 +1,7 @@
 """Host memory is one budget: all of it is used, nothing beyond, and every byte comes back."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from hypothesis import given
@@ -7,8 +9,10 @@ from hypothesis import strategies as st
 
 from decode_service.retraction.config import RetractionConfig
 from decode_service.retraction.extents import Extent, Extents, cut
+from decode_service.retraction.free_memory import SystemFiles, available_bytes
 from decode_service.retraction.host_pool import HostPool
 from decode_service.retraction.memory import host_arena
+from segue.errors import ConfigError
 from segue.peering import ArenaPart
 from segue.state.spec import ComponentName
 from segue.state.tables import StateTables
@@ -107,6 +111,42 @@ def test_a_small_host_has_window_pages_for_one_request_and_gives_the_rest_to_ful
 def test_the_arena_is_no_larger_than_its_budget() -> None:
     assert host_arena(1000, CPU).numel() == 960
     assert not host_arena(1000, CPU).any()
+
+
+def system(folder: Path, available_kb: int, **groups: tuple[str, int, int]) -> SystemFiles:
+    """Files of a system, with control groups by path: limit, usage, and what of that is cached of files."""
+    (folder / "meminfo").write_text(f"MemTotal:  99999999 kB\nMemFree:  7 kB\nMemAvailable:  {available_kb} kB\n")
+    (folder / "cgroup").write_text("4:memory:/other\n0::/pod/worker\n")
+    for path, (limit, usage, cached) in groups.items():
+        group = folder / "groups" / {"root": "", "pod": "pod", "worker": "pod/worker"}[path]
+        group.mkdir(parents=True, exist_ok=True)
+        (group / "memory.max").write_text(f"{limit}\n")
+        (group / "memory.current").write_text(f"{usage}\n")
+        (group / "memory.stat").write_text(f"anon 5\ninactive_file {cached - 1}\nactive_file 1\nfile 9000\n")
+    return SystemFiles(meminfo=folder / "meminfo", cgroup=folder / "cgroup", cgroups=folder / "groups")
+
+
+def test_more_memory_than_is_available_is_refused_before_it_is_written_to(tmp_path: Path) -> None:
+    files = system(tmp_path, 64)
+    assert host_arena(64 * 1024, CPU, files).numel() == 64 * 1024
+    with pytest.raises(ConfigError, match=r"retraction\.host_bytes is 65600, and 65536 bytes are available"):
+        host_arena(65_600, CPU, files)
+
+
+def test_what_a_control_group_has_left_counts_where_it_is_less(tmp_path: Path) -> None:
+    files = system(tmp_path, 64, worker=("max", 100, 50), pod=("3000", 2500, 500), root=("9000", 100, 1))
+    assert available_bytes(files) == 1000
+    with pytest.raises(ConfigError, match="is 1024, and 1000 bytes"):
+        host_arena(1024, CPU, files)
+    assert available_bytes(system(tmp_path, 64, pod=("900", 1000, 1))) == 0
+    assert available_bytes(system(tmp_path, 64, pod=("max", 1000, 1))) == 9000 - 100 + 1
+    assert available_bytes(system(tmp_path, 64, pod=("max", 1000, 1), root=("max", 1000, 1))) == 64 * 1024
+
+
+def test_where_the_system_does_not_tell_nothing_is_refused(tmp_path: Path) -> None:
+    files = SystemFiles(meminfo=tmp_path / "none", cgroup=tmp_path / "none", cgroups=tmp_path)
+    assert available_bytes(files) is None
+    assert host_arena(1000, CPU, files).numel() == 960
 
 
 # Byte ranges
