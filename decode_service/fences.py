@@ -1,6 +1,7 @@
 """Waits for senders that have not said whether they still write: asks them again and again, until they answer or die.
 
-A sender whose bytes come as messages of its call, or from this very process, cannot write once the call has ended.
+A sender whose bytes come as messages of its call, or from this very process, cannot write once the call has ended. One
+that does not answer may be dead without our seeing it: then those are asked that can.
 """
 
 import asyncio
@@ -24,12 +25,16 @@ class Fences:
         self._settled = settled
         self._retry_s = retry_s
         self._waiting: dict[WorkerId, set[asyncio.Event]] = {}
+        # Worker ids name one start of one process, so the dead stay dead.
+        self._dead: set[WorkerId] = set()
 
     async def close(self, way: Way, ticket: Ticket) -> None:
         """Returns when nothing can be written under the ticket. Its call has ended, or is cancelled right after."""
         peer = way.peer.introduction.worker_id
         if way.transport is not TransportName.NIXL:
             self._settled(SettledTicket(ticket))
+            return
+        if peer in self._dead:
             return
         log.warning("%s: waiting until %s has stopped writing", ticket, peer)
         died = asyncio.Event()
@@ -46,6 +51,7 @@ class Fences:
                     return
                 try:
                     async with asyncio.timeout(self._retry_s):
+                        await self._exchange.inquire(way)
                         await died.wait()
                 except TimeoutError:
                     continue
@@ -53,6 +59,7 @@ class Fences:
             waiting.discard(died)
 
     def peer_died(self, peer: WorkerId) -> None:
-        """The peer's process is gone, and every wait for it over."""
+        """The peer's process is gone, and every wait for it over, now and later."""
+        self._dead.add(peer)
         for died in self._waiting.pop(peer, set()):
             died.set()

@@ -89,6 +89,15 @@ class NixlAgent:
         """Forgets a peer; unknown ones are fine. Only for a peer that nothing is being written to."""
         return self._call(lambda: self._forget(agent))
 
+    def drain(self) -> "Future[None]":
+        """Ends once what peers wrote, and this machine had received before the call, lies where it belongs."""
+
+        def progress() -> None:
+            # Without a thread of its own the library takes in all that its sockets hold before it answers.
+            self._agent.get_new_notifs()
+
+        return self._call(progress)
+
     def write(self, peer: NixlEndpoint, blocks: Blocks, what: str) -> "Future[None]":
         """Posts a write from arena to arena; settles as `transport.Link.write` says."""
         check_bounds(blocks, self.endpoint.arena.bytes, peer.arena.bytes)

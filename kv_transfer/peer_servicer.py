@@ -12,6 +12,8 @@ from segue.v1 import transfer_pb2_grpc
 from segue.wire.transfer_calls import (
     introduction_from_proto,
     introduction_to_proto,
+    life_to_proto,
+    process_from_proto,
     self_test_from_proto,
     settle_from_proto,
 )
@@ -41,3 +43,9 @@ class PeerServicer(transfer_pb2_grpc.PeerServicer):
     ) -> pb.TicketMessage:
         await self._settle(*settle_from_proto(request))
         return request
+
+    async def Lives(  # noqa: N802
+        self, request: pb.ProcessIdentity, context: "grpc.aio.ServicerContext[pb.ProcessIdentity, pb.ProcessLife]"
+    ) -> pb.ProcessLife:
+        process = process_from_proto(request)
+        return life_to_proto(process, self._peers.witness.life(process))

@@ -1,9 +1,9 @@
-"""The workers that this one exchanges state with: introductions, the self-test, and the transport of each pair."""
+"""The workers that this one exchanges state with: introductions, the self-test, transports, and which have died."""
 
 import asyncio
 import logging
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -14,10 +14,11 @@ from kv_transfer.nixl_agent import NixlAgent
 from kv_transfer.nixl_link import NixlLink
 from kv_transfer.process import ProcessWatch
 from kv_transfer.scratch import LOT_BYTES, Scratch
+from kv_transfer.witness import Witness
 from segue.errors import FingerprintMismatch, ServingError, TransferFailed, TransferRefused
 from segue.handoff import TransportName
 from segue.ids import WorkerId
-from segue.peering import Introduction, SelfTest
+from segue.peering import Introduction, Life, ProcessIdentity, SelfTest
 from segue.wire.peer_client import PeerClient
 
 log = logging.getLogger(__name__)
@@ -25,11 +26,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """A worker that introduced itself. `watch` is None where its process cannot be seen from here."""
+    """A worker that introduced itself."""
 
     introduction: Introduction
     link: NixlLink | None
-    watch: ProcessWatch | None
 
 
 class Peers:
@@ -43,8 +43,12 @@ class Peers:
         allowed: Sequence[TransportName] = tuple(TransportName),
         *,
         timeout_s: float = 10.0,
+        watch: Callable[[ProcessIdentity], ProcessWatch | None] = ProcessWatch.open,
     ) -> None:
-        """`introduction` is of this process, without its NIXL endpoint. `allowed` limits what `connect` chooses."""
+        """`introduction` is of this process, without its NIXL endpoint. `allowed` limits what `connect` chooses.
+
+        `watch` gives None for a process that cannot be seen from here.
+        """
         self._agent = agent
         self._scratch = scratch
         self._allowed = tuple(allowed)
@@ -52,6 +56,12 @@ class Peers:
         self._peers: dict[WorkerId, Peer] = {}
         self._known_at: dict[str, WorkerId] = {}
         self._meeting = asyncio.Lock()
+        self._watch = watch
+        # A peer that is forgotten is watched on: pages may still wait for its end.
+        self._watches: dict[WorkerId, ProcessWatch] = {}
+        self._asked_about: set[WorkerId] = set()
+        self._told_dead: set[WorkerId] = set()
+        self.witness = Witness()
         self.introduction = introduction
         if agent is not None and TransportName.NIXL in allowed:
             self.introduction = replace(introduction, nixl=agent.endpoint)
@@ -62,9 +72,36 @@ class Peers:
             raise TransferRefused(f"worker {worker_id} is not introduced here; connect first")
         return peer
 
-    def known(self) -> tuple[Peer, ...]:
-        """Every peer that has not been forgotten."""
-        return tuple(self._peers.values())
+    def take_dead(self) -> set[WorkerId]:
+        """Peers that are proven gone, each named once, those included that were forgotten before."""
+        ended = {worker_id for worker_id, watch in self._watches.items() if watch.gone()}
+        for worker_id in ended:
+            del self._watches[worker_id]
+        told, self._told_dead = self._told_dead, set()
+        return ended | told
+
+    def beside(self, peer: Introduction) -> list[str]:
+        """Addresses where a worker answered last that runs where the peer does, and may know whether it is gone."""
+        return [
+            address
+            for address, worker_id in self._known_at.items()
+            if worker_id != peer.worker_id and self._peers[worker_id].introduction.process.place == peer.process.place
+        ]
+
+    async def inquire(self, peer: Introduction, clients: Iterable[PeerClient]) -> None:
+        """Asks other workers whether a peer's process is gone; if one knows that it is, `take_dead` names it.
+
+        Whoever answers judges by its own kernel, and only where that is the peer's, so anybody may be asked. GONE is
+        for ever: an answer that comes late is as good. No answer and every other one change nothing.
+        """
+        # What can be watched from here is known at once, and one question at a time about a peer is enough.
+        if peer.worker_id in self._watches or peer.worker_id in self._asked_about:
+            return
+        self._asked_about.add(peer.worker_id)
+        try:
+            await asyncio.gather(*(self._ask(peer, client) for client in clients))
+        finally:
+            self._asked_about.remove(peer.worker_id)
 
     async def connect(self, client: PeerClient) -> tuple[Peer, TransportName]:
         """Introduces both sides and chooses how the peer will send to this worker.
@@ -102,8 +139,9 @@ class Peers:
             if self._agent is not None and theirs.nixl is not None:
                 await asyncio.wrap_future(self._agent.connect(theirs.nixl))
                 link = NixlLink(self._agent, theirs.nixl)
-            peer = Peer(theirs, link, ProcessWatch.open(theirs.process))
-            self._peers[theirs.worker_id] = peer
+            peer = self._peers[theirs.worker_id] = Peer(theirs, link)
+            if theirs.worker_id not in self._watches and (watch := self._watch(theirs.process)) is not None:
+                self._watches[theirs.worker_id] = watch
             return peer
 
     async def write_self_test(self, test: SelfTest) -> None:
@@ -130,10 +168,24 @@ class Peers:
         if (peer := self._peers.pop(worker_id, None)) is None:
             return
         self._known_at = {address: known for address, known in self._known_at.items() if known != worker_id}
-        if peer.watch is not None:
-            peer.watch.close()
         if self._agent is not None and peer.introduction.nixl is not None:
             await asyncio.wrap_future(self._agent.disconnect(peer.introduction.nixl.agent))
+
+    async def bury(self, worker_id: WorkerId) -> None:
+        """Drops a peer that is proven gone; returns once what had come from it lies where it was written to."""
+        await self.forget(worker_id)
+        if self._agent is not None:
+            await asyncio.wrap_future(self._agent.drain())
+
+    async def _ask(self, peer: Introduction, client: PeerClient) -> None:
+        try:
+            life = await client.lives(peer.process, self._timeout_s)
+        except ServingError as error:
+            log.info("whether %s is gone: %s does not say: %s", peer.worker_id, client.address, error.message)
+            return
+        log.info("whether %s is gone: %s says %s", peer.worker_id, client.address, life.value)
+        if life is Life.GONE:
+            self._told_dead.add(peer.worker_id)
 
     async def _works(self, transport: TransportName, client: PeerClient, peer: Peer) -> bool:
         """Whether bytes really arrive. Messages need no test: the peer was just called."""

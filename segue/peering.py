@@ -2,6 +2,7 @@
 
 import hashlib
 from dataclasses import dataclass
+from enum import Enum
 
 from segue.errors import TransferRefused
 from segue.ids import WorkerId
@@ -36,12 +37,33 @@ class ArenaMap:
 
 @dataclass(frozen=True, slots=True)
 class ProcessIdentity:
-    """One process on one boot of one kernel, seen from one numbering of processes."""
+    """One process on one boot of one kernel, with the namespaces that give its number, start and connections a meaning.
+
+    A namespace is named by its inode, 0 where the kernel knows none of that kind.
+    """
 
     boot: str
     pid_namespace: int
+    net_namespace: int
+    time_namespace: int
     pid: int
     start_ticks: int
+
+    @property
+    def place(self) -> tuple[str, int, int, int]:
+        """Where the process is looked for: only who shares all of this can say whether it is gone."""
+        return self.boot, self.pid_namespace, self.net_namespace, self.time_namespace
+
+
+class Life(Enum):
+    """What one process can say of another. GONE is for ever: nothing of it writes, and nothing it sent is on its way.
+
+    ALIVE may be over a moment later. UNKNOWN is the word of whoever cannot see such a process at all.
+    """
+
+    ALIVE = "alive"
+    GONE = "gone"
+    UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,13 +17,13 @@ from kv_transfer.nixl_agent import NixlAgent, NixlConfig
 from kv_transfer.outbox import GrpcLink, Outbox
 from kv_transfer.peers import Peer, Peers
 from kv_transfer.plan import Side
-from kv_transfer.process import own_process
+from kv_transfer.process import ProcessWatch, own_process
 from kv_transfer.scratch import Scratch
 from kv_transfer.transport import Link
 from segue.errors import ConfigError, PeerLost, TransferRefused
 from segue.handoff import Start, Ticket, TransportName
 from segue.ids import WorkerId
-from segue.peering import Introduction
+from segue.peering import Introduction, ProcessIdentity
 from segue.state.layout import Shard
 from segue.state.storage import Storage
 from segue.wire import PROTOCOL_VERSION
@@ -56,13 +56,17 @@ class Exchange:
         config: TransferConfig,
         neighbours: Neighbours | None = None,
         tls: TlsConfig = PLAIN,
+        watch: Callable[[ProcessIdentity], ProcessWatch | None] = ProcessWatch.open,
     ) -> "Exchange":
-        """Starts NIXL, if it may be chosen. Where it cannot run, state travels as messages."""
+        """Starts NIXL, if it may be chosen. Where it cannot run, state travels as messages.
+
+        `watch` gives None for a process that cannot be seen from here.
+        """
         scratch = Scratch(storage.arena.device)
         agent = await asyncio.to_thread(_agent, worker_id, storage, scratch, config)
         if neighbours is not None:
             neighbours.enter(worker_id, storage.arena)
-        return Exchange(worker_id, identity, storage, config, agent, scratch, neighbours, tls)
+        return Exchange(worker_id, identity, storage, config, agent, scratch, neighbours, tls, watch)
 
     def __init__(
         self,
@@ -74,6 +78,7 @@ class Exchange:
         scratch: Scratch,
         neighbours: Neighbours | None,
         tls: TlsConfig,
+        watch: Callable[[ProcessIdentity], ProcessWatch | None],
     ) -> None:
         facts = identity.facts
         self.side = Side(facts.layouts, facts.page_tokens, facts.window)
@@ -92,7 +97,7 @@ class Exchange:
             arena=self.arena,
             process=own_process(),
         )
-        self.peers = Peers(introduction, agent, scratch, allowed, timeout_s=config.connect_s)
+        self.peers = Peers(introduction, agent, scratch, allowed, timeout_s=config.connect_s, watch=watch)
         self._desks: dict[WorkerId, Desk] = {}
         self._ways: dict[str, Way] = {}
         self._clients: dict[str, PeerClient] = {}
@@ -107,10 +112,9 @@ class Exchange:
             await asyncio.sleep(_TICK_S)
             if self._agent is not None and self._agent.broken.done():
                 self._agent.broken.result()
-            for peer in self.peers.known():
-                if peer.watch is not None and peer.watch.gone():
-                    await self._bury(peer.introduction.worker_id)
-                    died(peer.introduction.worker_id)
+            for worker_id in self.peers.take_dead():
+                await self._bury(worker_id)
+                died(worker_id)
             for desk in self._desks.values():
                 desk.pump()
 
@@ -161,6 +165,15 @@ class Exchange:
             raise PeerLost(f"{theirs.worker_id} answers where {way.peer.introduction.worker_id} was")
         await way.client.settle(ours.worker_id, ticket, self._config.connect_s)
 
+    async def inquire(self, way: Way) -> None:
+        """Asks those who may know whether the peer's process is gone; if so, `run` soon says that it died.
+
+        The one who answers at its address now is asked whoever it is: one with other weights introduces itself in vain.
+        """
+        peer = way.peer.introduction
+        addresses = {way.client.address, *self.peers.beside(peer)}
+        await self.peers.inquire(peer, [self._clients[address] for address in sorted(addresses)])
+
     # As a sender
 
     def desk(self, peer: WorkerId) -> Desk:
@@ -192,7 +205,7 @@ class Exchange:
         if (desk := self._desks.pop(peer, None)) is not None:
             desk.lost(PeerLost(f"the process of {peer} is gone"))
         self._ways = {address: way for address, way in self._ways.items() if way.peer.introduction.worker_id != peer}
-        await self.peers.forget(peer)
+        await self.peers.bury(peer)
 
 
 def _agent(worker_id: WorkerId, storage: Storage, scratch: Scratch, config: TransferConfig) -> NixlAgent | None:

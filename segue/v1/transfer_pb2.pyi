@@ -55,16 +55,28 @@ class ArenaPart(_message.Message):
     def __init__(self, component: _Optional[str] = ..., base: _Optional[int] = ..., unit_bytes: _Optional[int] = ..., units: _Optional[int] = ...) -> None: ...
 
 class ProcessIdentity(_message.Message):
-    __slots__ = ("boot", "pid_namespace", "pid", "start_ticks")
+    __slots__ = ("boot", "pid_namespace", "pid", "start_ticks", "net_namespace", "time_namespace")
     BOOT_FIELD_NUMBER: _ClassVar[int]
     PID_NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     PID_FIELD_NUMBER: _ClassVar[int]
     START_TICKS_FIELD_NUMBER: _ClassVar[int]
+    NET_NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    TIME_NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     boot: str
     pid_namespace: int
     pid: int
     start_ticks: int
-    def __init__(self, boot: _Optional[str] = ..., pid_namespace: _Optional[int] = ..., pid: _Optional[int] = ..., start_ticks: _Optional[int] = ...) -> None: ...
+    net_namespace: int
+    time_namespace: int
+    def __init__(self, boot: _Optional[str] = ..., pid_namespace: _Optional[int] = ..., pid: _Optional[int] = ..., start_ticks: _Optional[int] = ..., net_namespace: _Optional[int] = ..., time_namespace: _Optional[int] = ...) -> None: ...
+
+class ProcessLife(_message.Message):
+    __slots__ = ("process", "life")
+    PROCESS_FIELD_NUMBER: _ClassVar[int]
+    LIFE_FIELD_NUMBER: _ClassVar[int]
+    process: ProcessIdentity
+    life: str
+    def __init__(self, process: _Optional[_Union[ProcessIdentity, _Mapping]] = ..., life: _Optional[str] = ...) -> None: ...
 
 class NixlEndpoint(_message.Message):
     __slots__ = ("agent", "metadata", "metadata_digest", "arena", "scratch")

@@ -50,6 +50,11 @@ class PeerStub:
                 request_serializer=segue_dot_v1_dot_transfer__pb2.TicketMessage.SerializeToString,
                 response_deserializer=segue_dot_v1_dot_transfer__pb2.TicketMessage.FromString,
                 _registered_method=True)
+        self.Lives = channel.unary_unary(
+                '/segue.v1.Peer/Lives',
+                request_serializer=segue_dot_v1_dot_transfer__pb2.ProcessIdentity.SerializeToString,
+                response_deserializer=segue_dot_v1_dot_transfer__pb2.ProcessLife.FromString,
+                _registered_method=True)
 
 
 class PeerServicer:
@@ -77,6 +82,13 @@ class PeerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Lives(self, request, context):
+        """Asks whether another process, of the called worker's own machine, is gone for good. Any worker may ask any other.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_PeerServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -94,6 +106,11 @@ def add_PeerServicer_to_server(servicer, server):
                     servicer.Settle,
                     request_deserializer=segue_dot_v1_dot_transfer__pb2.TicketMessage.FromString,
                     response_serializer=segue_dot_v1_dot_transfer__pb2.TicketMessage.SerializeToString,
+            ),
+            'Lives': grpc.unary_unary_rpc_method_handler(
+                    servicer.Lives,
+                    request_deserializer=segue_dot_v1_dot_transfer__pb2.ProcessIdentity.FromString,
+                    response_serializer=segue_dot_v1_dot_transfer__pb2.ProcessLife.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -178,6 +195,33 @@ class Peer:
             '/segue.v1.Peer/Settle',
             segue_dot_v1_dot_transfer__pb2.TicketMessage.SerializeToString,
             segue_dot_v1_dot_transfer__pb2.TicketMessage.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Lives(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/segue.v1.Peer/Lives',
+            segue_dot_v1_dot_transfer__pb2.ProcessIdentity.SerializeToString,
+            segue_dot_v1_dot_transfer__pb2.ProcessLife.FromString,
             options,
             channel_credentials,
             insecure,

@@ -5,7 +5,7 @@ import grpc.aio
 from segue.errors import WorkerUnavailable
 from segue.handoff import FromReceiver, FromSender, Ticket
 from segue.ids import WorkerId
-from segue.peering import Introduction, SelfTest
+from segue.peering import Introduction, Life, ProcessIdentity, SelfTest
 from segue.v1 import transfer_pb2 as pb
 from segue.v1.transfer_pb2_grpc import PeerStub, PrefillStub
 from segue.wire.channel import PLAIN, TlsConfig, open_channel
@@ -13,6 +13,8 @@ from segue.wire.client import own_error, own_reply
 from segue.wire.transfer_calls import (
     introduction_from_proto,
     introduction_to_proto,
+    life_from_proto,
+    process_to_proto,
     self_test_to_proto,
     settle_to_proto,
 )
@@ -66,6 +68,14 @@ class PeerClient:
         """Returns once nothing is, or ever will be, written under the ticket."""
         call = self._peer.Settle(settle_to_proto(worker_id, ticket), timeout=timeout_s)
         await own_reply(call, pb.TicketMessage)
+
+    async def lives(self, process: ProcessIdentity, timeout_s: float) -> Life:
+        """What the worker says of another process. Raises WorkerUnavailable for an answer about some other one."""
+        call = self._peer.Lives(process_to_proto(process), timeout=timeout_s)
+        answered, life = life_from_proto(await own_reply(call, pb.ProcessLife))
+        if answered != process:
+            raise WorkerUnavailable("the worker spoke of another process than was asked for: damaged on its way")
+        return life
 
     def prefill(self) -> PrefillCall:
         return PrefillCall(self._prefill.Prefill())

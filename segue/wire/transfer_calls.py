@@ -3,13 +3,23 @@
 from segue.errors import TransferRefused
 from segue.handoff import Part, Ticket
 from segue.ids import RequestId, ReservationId, WorkerId
-from segue.peering import ArenaMap, ArenaPart, Introduction, MemoryRegion, NixlEndpoint, ProcessIdentity, SelfTest
+from segue.peering import (
+    ArenaMap,
+    ArenaPart,
+    Introduction,
+    Life,
+    MemoryRegion,
+    NixlEndpoint,
+    ProcessIdentity,
+    SelfTest,
+)
 from segue.state.layout import Shard
 from segue.state.spec import ComponentName
 from segue.v1 import transfer_pb2 as pb
 
 _COMPONENTS = {name.value: name for name in ComponentName}
 _PARTS = {part.value: part for part in Part}
+_LIVES = {life.value: life for life in Life}
 
 
 def component_from_proto(text: str) -> ComponentName:
@@ -50,6 +60,37 @@ def self_test_from_proto(message: pb.SelfTestRequest) -> SelfTest:
     return SelfTest(WorkerId(message.worker_id), message.offset, message.bytes, message.seed)
 
 
+def process_to_proto(value: ProcessIdentity) -> pb.ProcessIdentity:
+    return pb.ProcessIdentity(
+        boot=value.boot,
+        pid_namespace=value.pid_namespace,
+        net_namespace=value.net_namespace,
+        time_namespace=value.time_namespace,
+        pid=value.pid,
+        start_ticks=value.start_ticks,
+    )
+
+
+def process_from_proto(message: pb.ProcessIdentity) -> ProcessIdentity:
+    return ProcessIdentity(
+        boot=message.boot,
+        pid_namespace=message.pid_namespace,
+        net_namespace=message.net_namespace,
+        time_namespace=message.time_namespace,
+        pid=message.pid,
+        start_ticks=message.start_ticks,
+    )
+
+
+def life_to_proto(process: ProcessIdentity, life: Life) -> pb.ProcessLife:
+    return pb.ProcessLife(process=process_to_proto(process), life=life.value)
+
+
+def life_from_proto(message: pb.ProcessLife) -> tuple[ProcessIdentity, Life]:
+    """A word that this build does not know tells it nothing."""
+    return process_from_proto(message.process), _LIVES.get(message.life, Life.UNKNOWN)
+
+
 def introduction_to_proto(value: Introduction) -> pb.Introduction:
     return pb.Introduction(
         worker_id=value.worker_id,
@@ -66,12 +107,7 @@ def introduction_to_proto(value: Introduction) -> pb.Introduction:
                 for part in value.arena.parts
             ],
         ),
-        process=pb.ProcessIdentity(
-            boot=value.process.boot,
-            pid_namespace=value.process.pid_namespace,
-            pid=value.process.pid,
-            start_ticks=value.process.start_ticks,
-        ),
+        process=process_to_proto(value.process),
         nixl=None if value.nixl is None else _endpoint_to_proto(value.nixl),
     )
 
@@ -86,14 +122,13 @@ def introduction_from_proto(message: pb.Introduction) -> Introduction:
         ArenaPart(component_from_proto(part.component), part.base, part.unit_bytes, part.units)
         for part in message.arena.parts
     )
-    process = message.process
     return Introduction(
         worker_id=WorkerId(message.worker_id),
         protocol_version=message.protocol_version,
         fingerprint=tuple(message.fingerprint.items()),
         shard=Shard(message.tp_rank, message.tp_size),
         arena=ArenaMap(message.arena.bytes, parts),
-        process=ProcessIdentity(process.boot, process.pid_namespace, process.pid, process.start_ticks),
+        process=process_from_proto(message.process),
         nixl=_endpoint_from_proto(message.nixl) if message.HasField("nixl") else None,
     )
 

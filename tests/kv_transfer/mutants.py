@@ -8,11 +8,14 @@ _RECEIVER = ("tests/kv_transfer/test_reservations.py", _MACHINE)
 _SENDER = ("tests/kv_transfer/test_sending.py", _MACHINE)
 _PLAN = ("tests/kv_transfer/test_plan.py",)
 _BLOCKS = ("tests/kv_transfer/test_blocks.py",)
+_DEATHS = ("tests/kv_transfer/test_process.py", "tests/kv_transfer/test_peers.py")
 
 _RECEIVER_FILE = "kv_transfer/reservations.py"
 _SENDER_FILE = "kv_transfer/sending.py"
 _PLAN_FILE = "kv_transfer/plan.py"
 _BLOCKS_FILE = "kv_transfer/blocks.py"
+_PROCESS_FILE = "kv_transfer/process.py"
+_PEERS_FILE = "kv_transfer/peers.py"
 
 MUTANTS = (
     Mutant(
@@ -217,5 +220,48 @@ MUTANTS = (
         "bool((units >= limit).any())",
         "bool((units > limit).any())",
         _BLOCKS,
+    ),
+    Mutant(
+        "a process of other namespaces is judged",
+        _PROCESS_FILE,
+        "process.place != own_process().place",
+        "process.boot != own_process().boot",
+        _DEATHS,
+    ),
+    Mutant(
+        "a number that was given away stands for its first owner",
+        _PROCESS_FILE,
+        "not in (process.start_ticks, None)",
+        "is None",
+        _DEATHS,
+    ),
+    Mutant(
+        "a process is gone although the kernel still sends what it wrote",
+        _PROCESS_FILE,
+        "        return not self._unsent\n",
+        "        return True\n",
+        _DEATHS,
+    ),
+    Mutant(
+        "whatever is left to send, whoever left it and when, keeps a process",
+        _PROCESS_FILE,
+        "unsent if self._unsent is None else self._unsent & unsent",
+        "unsent",
+        _DEATHS,
+    ),
+    Mutant(
+        "who cannot tell is believed to say that a peer is gone",
+        _PEERS_FILE,
+        "        if life is Life.GONE:",
+        "        if life is not Life.ALIVE:",
+        _DEATHS,
+    ),
+    Mutant(
+        "a peer that is forgotten is not watched any more",
+        _PEERS_FILE,
+        "        if (peer := self._peers.pop(worker_id, None)) is None:\n            return\n",
+        "        self._watches.pop(worker_id, None)\n"
+        "        if (peer := self._peers.pop(worker_id, None)) is None:\n            return\n",
+        _DEATHS,
     ),
 )

@@ -19,7 +19,7 @@ def worker(pid: int, device: str | None = "cpu") -> Introduction:
         fingerprint=(),
         shard=Shard(),
         arena=ArenaMap(1, ()),
-        process=ProcessIdentity("boot", 1, pid, 1),
+        process=ProcessIdentity("boot", 1, 1, 1, pid, 1),
         nixl=NixlEndpoint(f"a{pid}", b"", b"", region, region) if device else None,
     )
 

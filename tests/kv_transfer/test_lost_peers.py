@@ -81,6 +81,67 @@ def test_a_frozen_sender_that_is_killed_ends_the_quarantine(setting: Setting) ->
         receiver.until(**CLEAN)
 
 
+def freeze(sender: HandoffProcess, receiver: HandoffProcess) -> int:
+    """A sender stops in the middle of a handoff; how much its receiver has in quarantine then."""
+    begin(sender, receiver)
+    sender.signal(signal.SIGSTOP)
+    receiver.answer()
+    return int(receiver.until(reserved=0)["quarantined"])
+
+
+def again(setting: Setting, gone: HandoffProcess) -> HandoffProcess:
+    """A worker under the address of one that was killed."""
+    return HandoffProcess(replace(setting, port=int(gone.address.rpartition(":")[2])))
+
+
+@pytest.mark.parametrize("setting", [CMA, TCP], ids=["nixl-cma", "nixl-tcp"])
+def test_a_sender_elsewhere_is_known_to_be_dead_by_the_word_of_its_successor(setting: Setting) -> None:
+    elsewhere = replace(setting, watch=False)
+    with handoff_pair(setting, elsewhere) as (sender, receiver):
+        held = freeze(sender, receiver)
+        sender.kill()
+        # Nobody is there who could know.
+        assert receiver.state()["quarantined"] == held > 10
+        successor = again(setting, sender)
+        try:
+            assert successor.address == sender.address
+            receiver.until(**CLEAN)
+            assert receiver.receive(successor, NEXT).get("whole") is True
+        finally:
+            successor.close()
+
+
+def test_a_successor_with_other_weights_knows_too() -> None:
+    with handoff_pair(CMA, replace(CMA, watch=False)) as (sender, receiver):
+        assert freeze(sender, receiver) > 10
+        sender.kill()
+        successor = again(replace(CMA, weights="w1"), sender)
+        try:
+            assert successor.address == sender.address
+            receiver.until(**CLEAN)
+        finally:
+            successor.close()
+
+
+def test_any_worker_beside_it_knows_of_each_that_is_dead_and_frees_nothing_of_the_living() -> None:
+    with handoff_pair(CMA, replace(CMA, watch=False)) as (first, receiver):
+        second, beside = HandoffProcess(CMA), HandoffProcess(CMA)
+        try:
+            assert receiver.receive(beside, NEXT).get("whole") is True
+            of_one = freeze(first, receiver)
+            of_both = freeze(second, receiver)
+            assert of_both > of_one
+            second.kill()
+            receiver.until(quarantined=of_one)
+            # The other one is frozen, and said to be alive: it goes on, and settles by itself.
+            first.signal(signal.SIGCONT)
+            receiver.until(**CLEAN)
+            first.until(**CLEAN)
+        finally:
+            second.close()
+            beside.close()
+
+
 @pytest.mark.parametrize("end", [signal.SIGCONT, signal.SIGKILL])
 def test_a_frozen_receiver_over_tcp_ends_the_lease_but_the_senders_pages_wait_for_the_write(
     end: signal.Signals,

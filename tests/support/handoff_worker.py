@@ -23,7 +23,7 @@ from kv_transfer.outbox import GrpcLink, Outbox
 from kv_transfer.peer_servicer import PeerServicer
 from kv_transfer.peers import Peers
 from kv_transfer.plan import Side
-from kv_transfer.process import own_process
+from kv_transfer.process import ProcessWatch, own_process
 from kv_transfer.receiver import Incoming, Receiver
 from kv_transfer.reservations import Reservations
 from kv_transfer.scratch import Scratch
@@ -50,13 +50,14 @@ from segue.handoff import (
     UnitRow,
 )
 from segue.ids import RequestId, RouterId, WorkerId
-from segue.peering import Introduction
-from segue.state.layout import Shard
+from segue.peering import Introduction, ProcessIdentity
+from segue.state.layout import Shard, UnitLayout
 from segue.state.needs import page_count
 from segue.v1 import transfer_pb2 as pb
 from segue.v1 import transfer_pb2_grpc
 from segue.wire.peer_client import PeerClient, PrefillCall
 from segue.wire.transfer_stream import receiver_message_from_proto, sender_message_to_proto
+from tests.support.handoff_fence import Fence
 from tests.support.handoff_state import (
     FULL,
     RECURRENT,
@@ -73,7 +74,7 @@ from tests.support.handoff_state import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """What kind of worker; everything a test varies."""
+    """What kind of worker; everything a test varies. One that does not `watch` sees no process, as if elsewhere."""
 
     page_tokens: int = 4
     window: int | None = 6
@@ -84,6 +85,7 @@ class Setting:
     transport: str = "nixl"
     lease_s: float = 20.0
     port: int = 0
+    watch: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +99,22 @@ class Script:
     chunk: int = 5
     pause_after: int | None = None
     damage: bool = False
+
+
+def fingerprint_fields(setting: Setting, layouts: tuple[UnitLayout, ...]) -> tuple[tuple[str, str], ...]:
+    """What peers of such a worker must have in common with it."""
+    fingerprint = Fingerprint(
+        model_config="c0",
+        weights=setting.weights,
+        compute_dtype="float32",
+        page_tokens=setting.page_tokens,
+        window=setting.window,
+        kernel_chunk=setting.page_tokens,
+        components=describe_layouts(layouts),
+        protocol_version=1,
+        shard=Shard(),
+    )
+    return tuple(fingerprint.fields().items())
 
 
 class Worker:
@@ -124,7 +142,8 @@ class Worker:
         if setting.transport == "nixl":
             config = NixlConfig(ucx_tls=setting.ucx_tls)
             self.agent = NixlAgent(str(self.worker_id), self.storage.arena, self._scratch.memory, config)
-        self.peers = Peers(self._introduction(), self.agent, self._scratch, timeout_s=5.0)
+        watch = ProcessWatch.open if setting.watch else see_nothing
+        self.peers = Peers(self._introduction(), self.agent, self._scratch, timeout_s=5.0, watch=watch)
 
     async def start(self) -> str:
         """Serves; returns the address."""
@@ -177,7 +196,7 @@ class Worker:
                 await self._follow(call, peer.introduction, script, rows)
             finally:
                 call.cancel()
-                await self._end(address, call)
+                await self._end(address, call, peer.introduction)
             return {"transport": transport.value, "whole": self._whole(script, rows), "rows": len(rows) - 1}
         finally:
             free_rows(self.pools, rows)
@@ -214,7 +233,7 @@ class Worker:
         request_id = RequestId(script.request)
         return self.receiver.grant(peer.worker_id, peer.shard, request_id, 1, ask.number, terms, headroom_tokens=3)
 
-    async def _end(self, address: str, call: PrefillCall) -> None:
+    async def _end(self, address: str, call: PrefillCall, peer: Introduction) -> None:
         """The call is over: what may still be written is quarantined until the sender answers or is proven dead."""
         if (incoming := self._coming.pop(call, None)) is None:
             return
@@ -222,20 +241,10 @@ class Worker:
             self.agent.unexpect()
         ticket = incoming.grant.ticket
         if self.reservations.cancel(ticket):
-            task = asyncio.create_task(self._ask_until_settled(address, ticket))
+            fence = Fence(self.peers, self.reservations, self.turn)
+            task = asyncio.create_task(fence.close(address, peer, ticket))
             self._asking.add(task)
             task.add_done_callback(self._asking.discard)
-
-    async def _ask_until_settled(self, address: str, ticket: Ticket) -> None:
-        client = PeerClient(address)
-        while any(ticket == waiting for _, waiting in self.reservations.quarantined()):
-            try:
-                await client.settle(self.worker_id, ticket, 1.0)
-            except ServingError:
-                await self.turn()
-            else:
-                self.reservations.settled(ticket)
-        await client.close()
 
     def _whole(self, script: Script, rows: list[UnitRow]) -> bool:
         """Whether every position that the rows should hold is what the request has there."""
@@ -256,12 +265,10 @@ class Worker:
 
     async def _tick(self) -> None:
         while not self._stopping.is_set():
-            for peer in self.peers.known():
-                worker_id = peer.introduction.worker_id
-                if peer.watch is not None and peer.watch.gone():
-                    self.reservations.proven_dead(worker_id)
-                    self.desk(worker_id).lost(PeerLost(f"the process of {worker_id} is gone"))
-                    await self.peers.forget(worker_id)
+            for worker_id in self.peers.take_dead():
+                self.desk(worker_id).lost(PeerLost(f"the process of {worker_id} is gone"))
+                await self.peers.bury(worker_id)
+                self.reservations.proven_dead(worker_id)
             for ticket in self.reservations.expire():
                 for call, incoming in self._coming.items():
                     if incoming.grant.ticket == ticket:
@@ -274,25 +281,19 @@ class Worker:
                 await asyncio.wait_for(self._stopping.wait(), 0.02)
 
     def _introduction(self) -> Introduction:
-        fingerprint = Fingerprint(
-            model_config="c0",
-            weights=self.setting.weights,
-            compute_dtype="float32",
-            page_tokens=self.setting.page_tokens,
-            window=self.setting.window,
-            kernel_chunk=self.setting.page_tokens,
-            components=describe_layouts(self.side.layouts),
-            protocol_version=1,
-            shard=Shard(),
-        )
         return Introduction(
             worker_id=self.worker_id,
             protocol_version=1,
-            fingerprint=tuple(fingerprint.fields().items()),
+            fingerprint=fingerprint_fields(self.setting, self.side.layouts),
             shard=Shard(),
             arena=self.arena,
             process=own_process(),
         )
+
+
+def see_nothing(process: ProcessIdentity) -> ProcessWatch | None:
+    """The watch of a worker that is elsewhere."""
+    return None
 
 
 class _Prefill(transfer_pb2_grpc.PrefillServicer):

@@ -34,6 +34,7 @@ from segue.peering import (
     ArenaMap,
     ArenaPart,
     Introduction,
+    Life,
     MemoryRegion,
     NixlEndpoint,
     ProcessIdentity,
@@ -48,6 +49,10 @@ from segue.v1 import worker_pb2
 from segue.wire.transfer_calls import (
     introduction_from_proto,
     introduction_to_proto,
+    life_from_proto,
+    life_to_proto,
+    process_from_proto,
+    process_to_proto,
     self_test_from_proto,
     self_test_to_proto,
     settle_from_proto,
@@ -74,6 +79,7 @@ ROWS = (
     UnitRow(Part.STATE, ComponentName.FULL, 2, (9, 8)),
     UnitRow(Part.CHECKPOINT, ComponentName.RECURRENT, 0, (3,)),
 )
+PROCESS = ProcessIdentity("boot", 1 << 32, 2 << 32, 3 << 32, 77, LARGE)
 DIGESTS = (StateDigest(ComponentName.FULL, "ab"), StateDigest(ComponentName.RECURRENT, "cd"))
 
 FROM_RECEIVER: list[FromReceiver] = [
@@ -124,7 +130,7 @@ def introduction(nixl: NixlEndpoint | None) -> Introduction:
         fingerprint=(("a", "1"), ("b", "2")),
         shard=Shard(1, 2),
         arena=ArenaMap(LARGE, (ArenaPart(ComponentName.WINDOW, LARGE, 1 << 33, 7),)),
-        process=ProcessIdentity("boot", 1 << 32, 77, LARGE),
+        process=PROCESS,
         nixl=nixl,
     )
 
@@ -155,6 +161,19 @@ def test_the_unary_calls_keep_their_values() -> None:
     test = SelfTest(WorkerId("w"), LARGE, 16, b"\0seed")
     assert self_test_from_proto(self_test_to_proto(test)) == test
     assert settle_from_proto(settle_to_proto(WorkerId("w"), TICKET)) == (WorkerId("w"), TICKET)
+
+
+@pytest.mark.parametrize("life", Life)
+def test_what_a_worker_says_of_a_process_arrives_as_it_was(life: Life) -> None:
+    asked = pb.ProcessIdentity.FromString(process_to_proto(PROCESS).SerializeToString())
+    assert process_from_proto(asked) == PROCESS
+    answer = pb.ProcessLife.FromString(life_to_proto(PROCESS, life).SerializeToString())
+    assert life_from_proto(answer) == (PROCESS, life)
+
+
+def test_a_word_on_a_process_that_is_cut_or_not_known_here_tells_nothing() -> None:
+    for message in (pb.ProcessLife(), pb.ProcessLife(life="gon"), pb.ProcessLife(life="undead")):
+        assert life_from_proto(message)[1] is Life.UNKNOWN
 
 
 def test_what_this_build_does_not_know_is_refused() -> None:
