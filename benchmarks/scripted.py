@@ -18,6 +18,7 @@ from segue.engine import Engine
 from segue.engine_facts import EngineFacts
 from segue.ids import RequestId, RouterId, Slot
 from segue.state.pool import Pool
+from segue.state.replay_figures import ReplayFigures
 from segue.state.spec import ComponentName
 
 
@@ -33,7 +34,13 @@ class NoSlots:
     def receive(self, slot: Slot, depth: int) -> None:
         pass
 
-    def advance(self, slot: Slot, depth: int, pending: int) -> None:
+    def advance(self, slot: Slot, depth: int) -> None:
+        pass
+
+    def figures(self) -> ReplayFigures:
+        return ReplayFigures()
+
+    def whole(self, slot: Slot) -> None:
         pass
 
     def release(self, slot: Slot) -> None:

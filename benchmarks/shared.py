@@ -43,6 +43,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", type=int, default=32, help="tokens of each answer")
     parser.add_argument("--model", type=Path, default=BUNDLED_MODEL, help="model folder (default: the bundled one)")
     parser.add_argument("--state-mib", type=int, default=512, help="memory for state")
+    parser.add_argument(
+        "--replay-length", type=int, default=1, metavar="L", help="write matrix states every L decode steps only"
+    )
 
 
 def run(args: argparse.Namespace) -> dict[str, object]:
@@ -54,6 +57,7 @@ def run(args: argparse.Namespace) -> dict[str, object]:
         track_interval=INTERVAL,
         state_bytes=args.state_mib << 20,
         max_running=args.clients,
+        replay_length=args.replay_length,
     )
     engine = load_engine(config, ModelFolder.open(args.model)).engine
     conversations = WORKLOADS[args.workload].conversations(args.scale, range(engine.facts.vocab_size))

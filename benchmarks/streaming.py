@@ -5,7 +5,9 @@ It notes when bytes arrived and reads the JSON in them only after the stream has
 
 import asyncio
 import json
+import math
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 from urllib.parse import urlsplit
@@ -21,7 +23,8 @@ ANSWER_TIMEOUT_S = 600.0
 class Answer:
     """One streamed answer. Times are seconds of one clock; `chunk_times_s` are of the chunks that carried text.
 
-    `logprobs` are those of a chat's tokens, where they were asked for; `cached_tokens` of the prompt were not computed.
+    `tokens` are a chat's, with `logprobs`, where those were asked for; `leads` are how much likelier the best of two
+    alternatives was than the other, where two were asked for; `cached_tokens` of the prompt were not computed.
     """
 
     asked_s: float
@@ -31,7 +34,9 @@ class Answer:
     finish_reason: str
     prompt_tokens: int
     output_tokens: int
+    tokens: tuple[str, ...] = ()
     logprobs: tuple[float, ...] = ()
+    leads: tuple[float, ...] = ()
     cached_tokens: int = 0
 
     @property
@@ -101,7 +106,7 @@ def _answer(asked_s: float, reading: _Reading) -> Answer:
         raise Refused(f"the stream did not end in [DONE]: {reading.events[-1:]}")
     times_s: list[float] = []
     text: list[str] = []
-    logprobs: list[float] = []
+    scored: list[dict[str, Any]] = []
     finish_reason = ""
     usage: dict[str, Any] = {"prompt_tokens": 0, "completion_tokens": 0}
     for time_s, event in reading.events[:-1]:
@@ -112,7 +117,7 @@ def _answer(asked_s: float, reading: _Reading) -> Answer:
         for choice in chunk["choices"]:
             piece = choice["text"] if "text" in choice else choice["delta"].get("content")
             finish_reason = choice.get("finish_reason") or finish_reason
-            logprobs += [token["logprob"] for token in (choice.get("logprobs") or {}).get("content", ())]
+            scored += (choice.get("logprobs") or {}).get("content", ())
             if piece:
                 times_s.append(time_s)
                 text.append(cast(str, piece))
@@ -126,6 +131,16 @@ def _answer(asked_s: float, reading: _Reading) -> Answer:
         finish_reason=finish_reason,
         prompt_tokens=usage["prompt_tokens"],
         output_tokens=usage["completion_tokens"],
-        logprobs=tuple(logprobs),
+        tokens=tuple(one["token"] for one in scored),
+        logprobs=tuple(one["logprob"] for one in scored),
+        leads=tuple(_lead(one.get("top_logprobs") or ()) for one in scored),
         cached_tokens=(usage.get("prompt_tokens_details") or {}).get("cached_tokens", 0),
     )
+
+
+def _lead(alternatives: Sequence[dict[str, Any]]) -> float:
+    """By how much the best of two alternatives leads, in logprobs; without two, nothing is known to be near."""
+    if len(alternatives) < 2:
+        return math.inf
+    best, second, *_ = sorted((one["logprob"] for one in alternatives), reverse=True)
+    return float(best - second)

@@ -20,6 +20,7 @@ _FLAGS = {
     "name": ("engine.name", "name that clients use for the model"),
     "dtype": ("engine.dtype", "float32 or bfloat16"),
     "kv-dtype": ("engine.kv_dtype", "fp8: keys and values in 8 bits (default: as computed)"),
+    "replay-length": ("engine.replay_length", "write recurrent layers' matrix states every 8, 16 or 32 decode steps"),
     "device": ("engine.device", "cpu or cuda"),
     "threads": ("engine.threads", "threads of one worker"),
     "deterministic": ("engine.deterministic", "true: results do not depend on the batch"),
@@ -34,7 +35,8 @@ _FLAGS = {
     "both": ("both.replicas", "workers that compute prompts and decode them"),
     "ray-address": ("ray.address", "a Ray cluster to use instead of starting Ray here"),
 }
-_OF_WORKERS = ["model", "name", "dtype", "kv-dtype", "device", "threads", "deterministic", "test-retract-interval"]
+_OF_WORKERS = ["model", "name", "dtype", "kv-dtype", "replay-length", "device", "threads", "deterministic"]
+_OF_WORKERS += ["test-retract-interval"]
 # What a flag means that stands alone.
 _ALONE = {"test-retract-interval": "3"}
 _ROUTED = {

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from router.cache_metrics import CacheSeries
+from router.replay_metrics import ReplaySeries
 from router.retraction_metrics import RetractionSeries
 from router.transfer_metrics import TransferSummaries
 from segue.errors import ServingError
@@ -55,6 +56,8 @@ class Metrics:
         self._retractions = RetractionSeries()
         self._registry.register(self._caches)
         self._registry.register(self._retractions)
+        self._replays = ReplaySeries()
+        self._registry.register(self._replays)
         self._pools = {
             component: self._gauge(name, text, ["model_name", "worker"])
             for component, (name, text) in _POOL_GAUGES.items()
@@ -123,6 +126,7 @@ class Metrics:
         self._transfers.set({worker: status.transfers for worker, status in statuses.items()})
         self._caches.set(statuses)
         self._retractions.set({worker: status.retraction for worker, status in statuses.items()})
+        self._replays.set({worker: status.replay for worker, status in statuses.items()})
         return generate_latest(self._registry)
 
     def _gauge(self, name: str, text: str, labels: list[str]) -> Gauge:

@@ -22,15 +22,18 @@ from segue.config import EngineConfig
 from segue.engine import Engine
 from segue.engine_facts import EngineFacts
 from segue.errors import ConfigError
+from segue.kernels.recurrence.replaying import RingFolds
 from segue.models.options import BuildOptions
 from segue.models.registry import build_model
 from segue.runner.context import Model
+from segue.runner.replay import StepReplay
 from segue.runner.runner import Runner
 from segue.runner.sampler import Sampler
 from segue.state.layout import Shard, layouts
 from segue.state.plan import MemoryPlan, plan_memory
 from segue.state.pool import Pool
 from segue.state.recurrent import SlotStates
+from segue.state.rings import Rings, require_replay, row_bytes
 from segue.state.spec import COMPUTE_DTYPES, KV_DTYPES, ComponentName, DType, ModelState, uses_ssm_state
 from segue.state.storage import Storage
 from segue.weights.folder import ModelFolder
@@ -93,6 +96,10 @@ def assemble(
     max_len = min(config.max_len or model.max_position, model.max_position)
     role = Role(config.role)
     unit_layouts = layouts(model.state, config.page_tokens, Shard())
+    replays = config.replay_length > 1 and role is not Role.PREFILL
+    if replays:
+        require_replay(model.state, name)
+    ring_rows = config.max_running + 1 if replays else 0
     cached = _cached(config, model.state) if config.prefix_cache else None
     memory = plan_memory(
         model.state,
@@ -102,11 +109,17 @@ def assemble(
         step_tokens=config.step_tokens,
         max_len=max_len,
         cached=cached,
+        ring_bytes=ring_rows * row_bytes(model.state.records, config.replay_length),
     )
     window = model.state.window
     chunk_tokens = min(config.chunk_tokens, config.step_tokens)
     storage = Storage(unit_layouts, memory.counts, model.device)
-    slots = SlotStates(storage, memory.counts.get(ComponentName.RECURRENT, 1))
+    rings = replay = None
+    slot_count = memory.counts.get(ComponentName.RECURRENT, 1)
+    if replays:
+        rings = Rings(model.state.records, config.replay_length, ring_rows, slot_count, model.device)
+        replay = RingFolds(rings, storage, model.state.records)
+    slots = SlotStates(storage, slot_count, replay)
     pools = {component: Pool(component, units) for component, units in memory.counts.items()}
     reuse = None
     if cached is not None:
@@ -147,7 +160,9 @@ def assemble(
         layouts=unit_layouts,
         role=role,
     )
-    runner = Runner(model, storage, config.page_tokens, Sampler(generation.eos_token_ids, model.vocab_size))
+    sampler = Sampler(generation.eos_token_ids, model.vocab_size)
+    step_replay = StepReplay(slots, rings, model.device) if rings is not None else None
+    runner = Runner(model, storage, config.page_tokens, sampler, step_replay)
     turns = Turns(config.asks_ahead) if role is Role.PREFILL else None
     engine = Engine(facts, Scheduler(limits, admission, holdings, turns, retracts), holdings, slots, runner)
     return BuiltEngine(engine, storage, pools, memory)

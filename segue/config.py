@@ -14,6 +14,7 @@ from pathlib import Path
 from segue.batch.role import Role
 from segue.cache.shape import Strategy
 from segue.errors import ConfigError
+from segue.state.rings import LENGTHS
 from segue.state.spec import KV_DTYPES
 
 
@@ -28,7 +29,8 @@ class EngineConfig:
     same beginning; `checkpoint_strategy` is how the recurrent state for that comes about, and decoding leaves a
     checkpoint every `track_interval` tokens (0: 256, rounded up to the checkpoint grid). Without `retain_window` a
     running request gives up the window below its newest checkpoint. `kv_dtype` is what keys and values are stored in:
-    empty for `dtype`, or `fp8`.
+    empty for `dtype`, or `fp8`. With a `replay_length` L above 1 a decoding request's matrix states are written every L
+    steps only (ReplaySSM).
     """
 
     model: Path
@@ -51,6 +53,7 @@ class EngineConfig:
     checkpoint_strategy: str = Strategy.EXTRA_BUFFER.value
     track_interval: int = 0
     retain_window: bool = True
+    replay_length: int = 1
 
     def __post_init__(self) -> None:
         if self.role not in set(Role):
@@ -68,6 +71,17 @@ class EngineConfig:
                 param="checkpoint_strategy",
             )
         require_not_negative("engine.", self, "max_len", "threads", "track_interval")
+        if self.replay_length not in LENGTHS:
+            raise ConfigError(
+                f"engine.replay_length is {self.replay_length}, it must be one of {', '.join(map(str, LENGTHS))}",
+                param="replay_length",
+            )
+        if self.replay_length > 1 and self.deterministic:
+            raise ConfigError(
+                f"engine.replay_length {self.replay_length} and engine.deterministic exclude each other: when a matrix "
+                "state was written last changes a token's last bits; set replay_length to 1 or deterministic to false",
+                param="replay_length",
+            )
         if self.step_tokens < self.max_running:
             raise ConfigError(
                 f"engine.step_tokens {self.step_tokens} is below max_running {self.max_running}: "

@@ -281,7 +281,7 @@ class Engine:
             assert request.computed == row.start
             request.computed = depth
             if slot != SINK:
-                self._slots.advance(Slot(slot), depth, pending=0)
+                self._slots.advance(Slot(slot), depth)
             self._scheduler.settle(row)
             if scores is not None:
                 news.scores.append(scores)
@@ -331,6 +331,7 @@ class Engine:
             prefill_tokens=self._prefilled,
             pools=self._holdings.counts(),
             retraction=self._scheduler.retraction_figures(),
+            replay=self._slots.figures(),
             cache=replace(self._holdings.cache_figures(), prompts=self.costs.chosen()),
         )
 

@@ -8,6 +8,7 @@ from segue.batch.sampling import SamplingDefaults
 from segue.cache.figures import CacheFigures
 from segue.state.layout import UnitLayout
 from segue.state.pool import PoolCounts
+from segue.state.replay_figures import ReplayFigures
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +30,7 @@ class EngineFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineStatus:
-    """Load, the disjoint sets of every pool, and what came of the prefix cache and of retraction.
+    """Load, the disjoint sets of every pool, and what came of the prefix cache, of retraction and of replay.
 
     Of the `waiting`, `unpromised` await their state from another worker and have no promise of room yet; `promised`
     ones have it, and are not among the waiting.
@@ -45,3 +46,4 @@ class EngineStatus:
     pools: tuple[PoolCounts, ...]
     cache: CacheFigures
     retraction: RetractionFigures
+    replay: ReplayFigures

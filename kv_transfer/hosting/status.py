@@ -27,6 +27,7 @@ def worker_status(
         transfers=transfers,
         cache=status.cache,
         retraction=status.retraction,
+        replay=status.replay,
         pools=tuple(
             PoolStatus(
                 component=pool.name,

@@ -331,6 +331,7 @@ class Holdings:
         tables = _owned(request)
         slot = tables.slot
         if slot is not None and self._reuse.may_donate(request):
+            self._slots.whole(slot)
             if self._reuse.publish_checkpoint(request, request.computed, slot, spare):
                 tables.slot = None
         else:

@@ -3,6 +3,7 @@
 from typing import Protocol
 
 from segue.ids import Slot
+from segue.state.replay_figures import ReplayFigures
 
 
 class SlotDoor(Protocol):
@@ -17,8 +18,14 @@ class SlotDoor(Protocol):
     def receive(self, slot: Slot, depth: int) -> None:
         """The slot was just taken over with a whole state at `depth` in it: it is never zeroed."""
 
-    def advance(self, slot: Slot, depth: int, pending: int) -> None:
-        """A committed step left the slot's state at `depth`, with `pending` records not folded in yet."""
+    def advance(self, slot: Slot, depth: int) -> None:
+        """A committed step left the slot's state at `depth`."""
+
+    def whole(self, slot: Slot) -> None:
+        """The slot is about to be given away: its state must be whole."""
 
     def release(self, slot: Slot) -> None:
         """The slot goes back to its pool."""
+
+    def figures(self) -> ReplayFigures:
+        """What came of matrix states that are not written in every step."""

@@ -11,6 +11,7 @@ from torch.nn.functional import silu, softplus
 
 from segue.kernels.attention.component import PagedComponent
 from segue.kernels.attention.extending import ExtendRow
+from segue.kernels.attention.lengths import batch_by_length
 from segue.kernels.attention.stored import stored_key_values
 from segue.kernels.convolution import shifted
 from segue.kernels.gated_delta import chunk
@@ -21,6 +22,8 @@ from segue.kernels.interface import AttentionMemory, DeltaMemory, LengthFloor, M
 from segue.kernels.matrix.blocks import BlockMatrix
 from segue.kernels.matrix.plain import PlainMatrix
 from segue.kernels.memory import MemoryViews
+from segue.kernels.recurrence.inputs import RecurrentInputs
+from segue.kernels.recurrence.replaying import ReplayedStep
 from segue.kernels.rows import TokenPlaces, extended_rows
 from segue.kernels.scratch import Scratch
 from segue.runner.context import StepContext
@@ -33,7 +36,10 @@ class PagedPlan:
     def __init__(self, step: StepContext, tokens: TokenPlaces, component: PagedComponent, layer: int) -> None:
         self.stored = stored_key_values(component, tokens, layer)
         rows = step.decode_rows
-        self.decode = self.stored.batch(tokens.at(slice(rows))) if rows else None
+        self.decode = None
+        if rows:
+            decoded = tokens.at(slice(rows))
+            self.decode = batch_by_length(self.stored, decoded, component.window, component.table.device)
         self.extended = [
             (span, ExtendRow.of(component, row, step.depths[row], span.stop - span.start))
             for row, span in extended_rows(step)
@@ -50,6 +56,9 @@ class BatchedMixing:
         self._extended = extended_rows(step)
         self._plans: dict[ComponentName, PagedPlan] = {}
         self._slots: SlotRows | None = None
+        self._replayed: ReplayedStep | None = None
+        if step.replay is not None:
+            self._replayed = ReplayedStep(step.replay, step.slots[: step.decode_rows], memory, scratch)
 
     def attend(self, memory: AttentionMemory, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         layer, scale = memory.layer, memory.scale
@@ -75,10 +84,13 @@ class BatchedMixing:
         matrix = self._memory.get(memory.layer, "matrix")
         parts: list[Tensor] = []
         if rows:
-            if self._slots is None:
-                self._slots = SlotRows.of(step.slots[:rows], matrix)
             decoded = inputs if self._all_decode else inputs.at(slice(rows))
-            parts.append(single_step.decode(decoded, matrix, self._slots, self._scratch))
+            if self._replayed is not None:
+                parts.append(self._replayed.delta(memory.layer, RecurrentInputs.of(decoded)))
+            else:
+                if self._slots is None:
+                    self._slots = SlotRows.of(step.slots[:rows], matrix)
+                parts.append(single_step.decode(decoded, matrix, self._slots, self._scratch))
         for row, span in self._extended:
             parts.append(chunk.extend(inputs.at(span), matrix.whole[step.slots[row]], step.depths[row]))
         return parts[0] if len(parts) == 1 else torch.cat(parts)

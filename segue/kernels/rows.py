@@ -24,7 +24,7 @@ class TokenPlaces:
         rows = rows.repeat(np.diff(starts))
         return TokenPlaces(rows, np.arange(starts[-1]) + (depths - starts[:-1])[rows])
 
-    def at(self, tokens: slice) -> "TokenPlaces":
+    def at(self, tokens: "slice | IntArray") -> "TokenPlaces":
         """The places of some of the tokens."""
         return TokenPlaces(self.rows[tokens], self.positions[tokens])
 

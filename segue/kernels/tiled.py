@@ -77,6 +77,7 @@ class TiledKernels:
         self._memory: MemoryViews | None = None
 
     def begin(self, step: StepContext) -> TokenMixing:
+        assert step.replay is None, "when a matrix was written last changes the last bits of what is read from it"
         if self._memory is None or self._memory.storage is not step.storage:
             self._memory = MemoryViews(step.storage)
         return TokenMixing(step, self._memory, self._scratch)

@@ -11,6 +11,8 @@ from torch import Tensor
 
 from segue.kernels.gated_delta.inputs import DeltaInputs
 from segue.kernels.interface import DeltaMemory, Kernels, Matrix, Mixing
+from segue.kernels.recurrence.memory import RecurrentShape
+from segue.kernels.recurrence.rule import Rule
 from segue.layers.norm import RMSNorm, UnitNorm
 from segue.state.spec import ComponentName, DType, StateTensor
 
@@ -45,6 +47,17 @@ class DeltaShape:
             StateTensor(layer, "matrix", ComponentName.RECURRENT, self.groups, matrix, DType.FLOAT32),
             StateTensor(layer, "conv", ComponentName.RECURRENT, self.groups, columns, dtype),
         )
+
+    def records(self, layer: int, dtype: DType) -> tuple[StateTensor, ...]:
+        """What one token adds to a ring; see RecurrentShape."""
+        shape = RecurrentShape(
+            rule=Rule.GATED_DELTA,
+            groups=self.groups,
+            heads=self.heads,
+            key_dim=self.key_dim,
+            value_dim=self.value_dim,
+        )
+        return shape.records(layer, dtype)
 
     def by_group(self, channels: Tensor) -> Tensor:
         """Rows [all queries | all keys | all values] of a checkpoint tensor, reordered by group."""

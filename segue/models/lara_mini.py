@@ -44,12 +44,14 @@ def build(config: Mapping[str, object], weights: WeightSource, options: BuildOpt
     embedding = parts.tensor("model.embed_tokens.weight", settings.integer("vocab_size"), shape.hidden)
     blocks: list[Block] = []
     state: list[StateTensor] = []
+    records: list[StateTensor] = []
     for layer, kind in enumerate(kinds):
         prefix = f"model.layers.{layer}"
         mixer: Mixer
         if kind == LINEAR:
             mixer = _delta_net(parts, f"{prefix}.linear_attn", layer, shape.hidden, delta, epsilon)
             state += delta.state(layer, options.dtype)
+            records += delta.records(layer, options.dtype)
         else:
             component = COMPONENT[kind]
             mixer = parts.attention(
@@ -76,7 +78,7 @@ def build(config: Mapping[str, object], weights: WeightSource, options: BuildOpt
         rope=rope,
         norm=parts.norm("model.norm.weight", shape.hidden, epsilon),
         head=parts.head(embedding, settings.flag("tie_word_embeddings", True)),
-        state=ModelState.of(state),
+        state=ModelState.of(state, records),
         max_position=settings.integer("max_position_embeddings", 131_072),
     )
     weights.finish()

@@ -8,8 +8,19 @@ from typing import Protocol
 
 import torch
 
+from segue.state.rings import Rings
 from segue.state.spec import ModelState
 from segue.state.storage import Storage
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayRows:
+    """Where the decode rows of a step keep their records; see `segue.state.recurrent.Record`."""
+
+    rings: Rings
+    rows: torch.Tensor  # [decode rows] int64: ring rows
+    cursors: torch.Tensor  # [decode rows] int32: records that the matrix state does not have yet
+    folds: torch.Tensor  # [decode rows] bool: the step leaves a whole state
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +46,7 @@ class StepContext:
     window_first: tuple[int, ...]  # R
     slots: torch.Tensor  # [R] int64
     logit_rows: torch.Tensor  # [S] int64, token indices in [0, T) whose logits are wanted, in any order
+    replay: ReplayRows | None = None  # None: decode rows write their matrix states in every step
 
     @property
     def row_count(self) -> int:

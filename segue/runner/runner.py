@@ -7,6 +7,7 @@ from segue.batch.request import Request
 from segue.batch.step import StepOutput, StepPlan
 from segue.runner.assembly import assemble_step
 from segue.runner.context import Model
+from segue.runner.replay import StepReplay
 from segue.runner.sampler import Sampler
 from segue.runner.scoring import score
 from segue.state.coverage import Coverage
@@ -19,10 +20,13 @@ COVERAGE = Coverage("the runner", ComponentName.FULL, ComponentName.WINDOW, Comp
 class Runner:
     """One model on one device with the storage that its state lives in."""
 
-    def __init__(self, model: Model, storage: Storage, page_tokens: int, sampler: Sampler) -> None:
+    def __init__(
+        self, model: Model, storage: Storage, page_tokens: int, sampler: Sampler, replay: StepReplay | None = None
+    ) -> None:
+        """With `replay` decode rows write their matrix states only when their rings are full or a checkpoint is due."""
         COVERAGE.require(spec.name for spec in model.state.components)
         self._model, self._storage, self._sampler = model, storage, sampler
-        self._page_tokens = page_tokens
+        self._page_tokens, self._replay = page_tokens, replay
 
     def launch(self, plan: StepPlan) -> StepOutput:
         """Computes the plan's rows, writes their state, samples, and scores what is to be scored.
@@ -30,6 +34,8 @@ class Runner:
         Raises SamplingFailed, after all of it was done, when the logits of some rows are none.
         """
         step = assemble_step(plan, self._storage, self._page_tokens, self._model.state, self._model.device)
+        if self._replay is not None:
+            step = replace(step, replay=self._replay.rows(plan))
         logits = self._model.forward(step)
         for row in plan.rows:
             if row.checkpoint is not None:

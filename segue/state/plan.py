@@ -29,10 +29,11 @@ class PlanLine:
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """Unit counts of every component within one byte budget."""
+    """Unit counts of every component within one byte budget, beside rings that take up `ring_bytes` of it."""
 
     budget_bytes: int
     lines: tuple[PlanLine, ...]
+    ring_bytes: int = 0
 
     @property
     def counts(self) -> dict[ComponentName, int]:
@@ -44,7 +45,9 @@ class MemoryPlan:
             rows.append(
                 f"  {line.component:<10}{line.units:>7} x {line.unit_bytes:>9,} B = {_mib(line.bytes):>11}  {line.why}"
             )
-        used = sum(line.bytes for line in self.lines)
+        if self.ring_bytes:
+            rows.append(f"  {'rings':<10}{'':>23}{_mib(self.ring_bytes):>11}  what decode steps leave for later writes")
+        used = sum(line.bytes for line in self.lines) + self.ring_bytes
         rows.append(f"  {'unused':<10}{'':>23}{_mib(self.budget_bytes - used):>11}")
         return "\n".join(rows)
 
@@ -58,8 +61,9 @@ def plan_memory(
     step_tokens: int,
     max_len: int,
     cached: CacheShape | None = None,
+    ring_bytes: int = 0,
 ) -> MemoryPlan:
-    """Splits the budget.
+    """Splits the budget, of which rings take `ring_bytes`.
 
     Slots and window pages are sized so that `max_running` requests can decode, and one step's chunks be computed
     beside them; then full pages for as many requests of full length. What remains keeps more prefixes cached, or is
@@ -69,7 +73,7 @@ def plan_memory(
     by_name = {layout.component: layout for layout in layouts}
     sized = (ComponentName.WINDOW, ComponentName.RECURRENT) if uses_ssm_state(state) else (ComponentName.WINDOW,)
     lines: list[PlanLine] = []
-    fixed = 0
+    fixed = ring_bytes
     for name in sized:
         if (layout := by_name.get(name)) is None:
             continue
@@ -100,7 +104,7 @@ def plan_memory(
         needed = page_count(max_len, full.tokens) + 1
         if units < needed:
             raise ConfigError(
-                f"{_mib(budget_bytes)} of state memory is too little: slots and window pages of "
+                f"{_mib(budget_bytes)} of state memory is too little: slots, window pages and rings of "
                 f"{max_running} running requests take "
                 f"{_mib(fixed)}, one request of {max_len} tokens needs {needed} full pages "
                 f"({_mib(needed * full.unit_bytes)}) beside them; "
@@ -118,8 +122,9 @@ def plan_memory(
             f"{_mib(budget_bytes)} of state memory is too little: {max_running} running requests take {_mib(fixed)}"
         )
     if cached is not None:
-        lines = _with_more_cached(lines, by_name, cached, budget_bytes - sum(line.bytes for line in lines))
-    return MemoryPlan(budget_bytes, tuple(lines))
+        spare_bytes = budget_bytes - ring_bytes - sum(line.bytes for line in lines)
+        lines = _with_more_cached(lines, by_name, cached, spare_bytes)
+    return MemoryPlan(budget_bytes, tuple(lines), ring_bytes)
 
 
 def _with_more_cached(

@@ -82,12 +82,17 @@ class ComponentSpec:
 
 @dataclass(frozen=True, slots=True)
 class ModelState:
-    """The declared state of a whole model; every consumer iterates over `components`."""
+    """The declared state of a whole model; every consumer iterates over `components`.
+
+    `records` are what one decoded token adds to the ring of a recurrent layer, for models whose matrix state can be
+    left behind (ReplaySSM): no state by themselves, and never moved.
+    """
 
     components: tuple[ComponentSpec, ...]
+    records: tuple[StateTensor, ...] = ()
 
     @staticmethod
-    def of(tensors: Iterable[StateTensor]) -> "ModelState":
+    def of(tensors: Iterable[StateTensor], records: Iterable[StateTensor] = ()) -> "ModelState":
         """Groups per-layer declarations into components.
 
         Raises CheckpointError when a model mixes window sizes or group counts within a component.
@@ -110,7 +115,7 @@ class ModelState:
                     f"{name} layers have different head group counts {sorted(groups)}; one is supported"
                 )
             specs.append(ComponentSpec(name, tuple(members), windows.pop()))
-        return ModelState(tuple(specs))
+        return ModelState(tuple(specs), tuple(records))
 
     def component(self, name: ComponentName) -> ComponentSpec | None:
         """The component of that name, or None when the model keeps no such state."""

@@ -305,7 +305,7 @@ class PoolStatus(_message.Message):
     def __init__(self, component: _Optional[str] = ..., capacity: _Optional[int] = ..., free: _Optional[int] = ..., held: _Optional[int] = ..., cached: _Optional[int] = ..., reserved: _Optional[int] = ..., quarantined: _Optional[int] = ..., sink: _Optional[int] = ..., unit_bytes: _Optional[int] = ...) -> None: ...
 
 class WorkerStatus(_message.Message):
-    __slots__ = ("ready", "running", "waiting", "steps", "generated_tokens", "prefill_tokens", "pools", "unpromised", "promised", "transfers", "cache", "retraction", "worker_id")
+    __slots__ = ("ready", "running", "waiting", "steps", "generated_tokens", "prefill_tokens", "pools", "unpromised", "promised", "transfers", "cache", "retraction", "replay", "worker_id")
     READY_FIELD_NUMBER: _ClassVar[int]
     RUNNING_FIELD_NUMBER: _ClassVar[int]
     WAITING_FIELD_NUMBER: _ClassVar[int]
@@ -318,6 +318,7 @@ class WorkerStatus(_message.Message):
     TRANSFERS_FIELD_NUMBER: _ClassVar[int]
     CACHE_FIELD_NUMBER: _ClassVar[int]
     RETRACTION_FIELD_NUMBER: _ClassVar[int]
+    REPLAY_FIELD_NUMBER: _ClassVar[int]
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     ready: bool
     running: int
@@ -331,8 +332,23 @@ class WorkerStatus(_message.Message):
     transfers: Transfers
     cache: Cache
     retraction: Retraction
+    replay: Replay
     worker_id: str
-    def __init__(self, ready: _Optional[bool] = ..., running: _Optional[int] = ..., waiting: _Optional[int] = ..., steps: _Optional[int] = ..., generated_tokens: _Optional[int] = ..., prefill_tokens: _Optional[int] = ..., pools: _Optional[_Iterable[_Union[PoolStatus, _Mapping]]] = ..., unpromised: _Optional[int] = ..., promised: _Optional[int] = ..., transfers: _Optional[_Union[Transfers, _Mapping]] = ..., cache: _Optional[_Union[Cache, _Mapping]] = ..., retraction: _Optional[_Union[Retraction, _Mapping]] = ..., worker_id: _Optional[str] = ...) -> None: ...
+    def __init__(self, ready: _Optional[bool] = ..., running: _Optional[int] = ..., waiting: _Optional[int] = ..., steps: _Optional[int] = ..., generated_tokens: _Optional[int] = ..., prefill_tokens: _Optional[int] = ..., pools: _Optional[_Iterable[_Union[PoolStatus, _Mapping]]] = ..., unpromised: _Optional[int] = ..., promised: _Optional[int] = ..., transfers: _Optional[_Union[Transfers, _Mapping]] = ..., cache: _Optional[_Union[Cache, _Mapping]] = ..., retraction: _Optional[_Union[Retraction, _Mapping]] = ..., replay: _Optional[_Union[Replay, _Mapping]] = ..., worker_id: _Optional[str] = ...) -> None: ...
+
+class Replay(_message.Message):
+    __slots__ = ("steps", "folds_full", "folds_checkpoint", "folds_read", "pending")
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    FOLDS_FULL_FIELD_NUMBER: _ClassVar[int]
+    FOLDS_CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
+    FOLDS_READ_FIELD_NUMBER: _ClassVar[int]
+    PENDING_FIELD_NUMBER: _ClassVar[int]
+    steps: int
+    folds_full: int
+    folds_checkpoint: int
+    folds_read: int
+    pending: int
+    def __init__(self, steps: _Optional[int] = ..., folds_full: _Optional[int] = ..., folds_checkpoint: _Optional[int] = ..., folds_read: _Optional[int] = ..., pending: _Optional[int] = ...) -> None: ...
 
 class Retraction(_message.Message):
     __slots__ = ("by_memory", "by_test", "requests", "resumed", "recomputed", "mismatched", "waiting", "saved_bytes", "restored_bytes", "copy_s", "away_s", "resumed_extend_tokens", "recomputed_tokens", "host")

@@ -16,6 +16,7 @@ from segue.wire.values import (
     CacheHits,
     ChosenPrompts,
     PoolStatus,
+    ReplayFigures,
     RetractionFigures,
     Transfers,
     WorkerStatus,
@@ -27,7 +28,8 @@ _CACHE = [field.name for field in fields(CacheFigures) if field.name not in ("hi
 _PROMPTS = [field.name for field in fields(ChosenPrompts)]
 _RETRACTION = [field.name for field in fields(RetractionFigures) if field.name != "host"]
 _HOST = ("name", "capacity", "free", "held")
-_PARTS = ("worker_id", "transfers", "cache", "retraction", "pools")
+_REPLAY = [field.name for field in fields(ReplayFigures)]
+_PARTS = ("worker_id", "transfers", "cache", "retraction", "replay", "pools")
 _LOAD = [field.name for field in fields(WorkerStatus) if field.name not in _PARTS]
 
 
@@ -40,6 +42,7 @@ def status_to_proto(value: WorkerStatus) -> pb.WorkerStatus:
             prompts=[pb.ChosenPrompts(**_alike(prompts, _PROMPTS)) for prompts in value.cache.prompts],
             **_alike(value.cache, _CACHE),
         ),
+        replay=pb.Replay(**_alike(value.replay, _REPLAY)),
         retraction=pb.Retraction(
             host=[pb.HostPool(**_alike(pool, _HOST)) for pool in value.retraction.host],
             **_alike(value.retraction, _RETRACTION),
@@ -63,6 +66,7 @@ def status_from_proto(message: pb.WorkerStatus) -> WorkerStatus:
         transfers=Transfers(**_alike(message.transfers, _TRANSFERS)),
         cache=CacheFigures(hits=hits, prompts=prompts, **_alike(message.cache, _CACHE)),
         retraction=RetractionFigures(host=host, **_alike(message.retraction, _RETRACTION)),
+        replay=ReplayFigures(**_alike(message.replay, _REPLAY)),
         pools=tuple(PoolStatus(**_alike(pool, _POOL)) for pool in message.pools),
         **_alike(message, _LOAD),
     )

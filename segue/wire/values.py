@@ -14,6 +14,7 @@ from segue.batch.scores import PromptScores, Scores, Top
 from segue.batch.submission import GenerateSpec
 from segue.cache.figures import CacheFigures, CacheHits, ChosenPrompts
 from segue.ids import Handle, RouterId, WorkerId
+from segue.state.replay_figures import ReplayFigures
 
 __all__ = [
     "PROTOCOL_VERSION",
@@ -29,6 +30,7 @@ __all__ = [
     "Heartbeat",
     "PoolStatus",
     "PromptScores",
+    "ReplayFigures",
     "Resume",
     "RetractionFigures",
     "RouterMessage",
@@ -174,7 +176,7 @@ class Transfers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerStatus:
-    """Load of a worker, every one of its pools, and what came of its prefix cache and of retraction.
+    """Load of a worker, every one of its pools, and what came of its prefix cache, of retraction and of replay.
 
     Of the waiting, `unpromised` await their state from another worker and have no room promised; `promised` ones have,
     and are not among the waiting.
@@ -193,6 +195,7 @@ class WorkerStatus:
     transfers: Transfers = Transfers()
     cache: CacheFigures = field(default_factory=CacheFigures)
     retraction: RetractionFigures = field(default_factory=RetractionFigures)
+    replay: ReplayFigures = field(default_factory=ReplayFigures)
 
     @property
     def live_count(self) -> int:

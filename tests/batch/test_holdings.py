@@ -114,7 +114,7 @@ def test_a_matched_checkpoint_is_not_evicted_for_the_slot_that_is_to_be_its_copy
     first.computed = 196
     assert first.tables is not None
     assert first.tables.slot is not None
-    slots.advance(first.tables.slot, 196, 0)
+    slots.advance(first.tables.slot, 196)
     held.publish_ended(first, spare=lambda _: 0)
     held.release(first)
     held.check([])

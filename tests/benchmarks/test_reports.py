@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks import handoff, overhead
 from benchmarks.__main__ import BENCHMARKS, main
-from benchmarks.accuracy import count_differing
+from benchmarks.accuracy import count_differing, count_unexplained
 from benchmarks.machine import describe_commit, describe_machine
 from benchmarks.prompts import problem_messages
 from benchmarks.quantiles import milliseconds
@@ -55,6 +55,12 @@ def test_machine_and_commit_are_known() -> None:
 def test_answers_that_differ_are_counted() -> None:
     assert count_differing(["four", "5", "six"], ["four", "five", "six"]) == 1
     assert count_differing([[-0.5], [-0.5]], [[-0.5], [-0.5000001]]) == 1
+
+
+def test_an_answer_that_turns_at_a_near_tie_is_explained() -> None:
+    theirs, leads = [["a", "b", "c"]] * 4, [[9.0, 5e-4, 9.0]] * 4
+    assert count_unexplained([["a", "b", "c"], ["a", "x", "c"]], theirs[:2], leads[:2]) == 0
+    assert count_unexplained([["a", "b", "x"], ["x", "b", "c"], ["a", "b"], ["a", "x"]], theirs, leads) == 3
 
 
 def test_runs_of_other_lengths_are_not_compared() -> None:

@@ -1,6 +1,7 @@
 """The measuring client reads streams as they come, and takes nothing but a whole answer for an answer."""
 
 import json
+import math
 from collections.abc import Sequence
 
 import pytest
@@ -65,6 +66,17 @@ async def test_the_logprobs_of_a_chat_are_those_of_its_tokens() -> None:
     pieces = [scored("He", -0.25, -1.5), delta("l"), scored("lo", -3e-7), USAGE, DONE]
     answer = await answer_of([HEAD, *(chunk(piece) for piece in pieces), END])
     assert answer.logprobs == (-0.25, -1.5, -3e-7)
+    assert answer.tokens == ("x", "x", "x")
+
+
+async def test_how_near_the_second_best_token_was_is_known_where_two_were_asked_for() -> None:
+    def scored(*logprobs: float) -> bytes:
+        top = [{"token": "y", "logprob": value} for value in logprobs]
+        tokens = [{"token": "x", "logprob": logprobs[0], "top_logprobs": top}]
+        return event({"choices": [{"index": 0, "delta": {"content": "He"}, "logprobs": {"content": tokens}}]})
+
+    answer = await answer_of([HEAD, *(chunk(piece) for piece in (scored(-0.5, -0.75), scored(-1.0), USAGE, DONE)), END])
+    assert answer.leads == (0.25, math.inf)
 
 
 async def test_a_completion_has_text_where_a_chat_has_deltas() -> None:

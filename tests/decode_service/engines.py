@@ -18,6 +18,7 @@ from segue.engine_facts import EngineFacts
 from segue.ids import Slot
 from segue.state.layout import Shard, layouts
 from segue.state.pool import Pool
+from segue.state.replay_figures import ReplayFigures
 from segue.state.spec import ComponentName, DType, ModelState, StateTensor
 
 VOCAB = 1000
@@ -42,7 +43,12 @@ class Slots:
 
     def release(self, slot: Slot) -> None: ...
 
-    def advance(self, slot: Slot, depth: int, pending: int) -> None: ...
+    def advance(self, slot: Slot, depth: int) -> None: ...
+
+    def figures(self) -> ReplayFigures:
+        return ReplayFigures()
+
+    def whole(self, slot: Slot) -> None: ...
 
 
 def expected(prompt: Sequence[int], index: int) -> int:

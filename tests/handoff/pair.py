@@ -80,7 +80,7 @@ def loading(
     def build() -> Loaded:
         torch.set_num_threads(config.threads)
         folder = ModelFolder.open(config.model)
-        options = BuildOptions(kv_dtype=KV_DTYPES.get(config.kv_dtype), deterministic=True)
+        options = BuildOptions(kv_dtype=KV_DTYPES.get(config.kv_dtype), deterministic=config.deterministic)
         model = build_model(folder.config, WeightSource(folder.files, lambda _: None), options)
         built = assemble(
             config,

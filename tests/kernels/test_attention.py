@@ -8,10 +8,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
 
 from segue.kernels.attention.component import PagedComponent
 from segue.kernels.attention.extending import BLOCK_TOKENS, ExtendRow
+from segue.kernels.attention.lengths import SplitBatch, batch_by_length, split
 from segue.kernels.attention.paging import PageTable
 from segue.kernels.attention.reference import attend
 from segue.kernels.attention.stored import stored_key_values
@@ -108,6 +111,33 @@ def test_decode_rows_of_mixed_lengths_equal_the_definition(
     query = noise(len(lengths), HEADS * SHARING + 4, DIM)[:, 2:-2]
     wanted = torch.cat([stored.wanted(row, query[row : row + 1]) for row in range(len(lengths))])
     torch.testing.assert_close(stored.decode(lengths, query), wanted, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("kv_dtype", KV_DTYPES)
+@pytest.mark.parametrize("window", [None, 6, 30])
+def test_rows_that_are_attended_in_parts_equal_the_definition(window: int | None, kv_dtype: DType | None) -> None:
+    lengths = [3, 64, 1, 20, 33, 2, 64]
+    stored = StoredSequences(lengths, 16, window, kv_dtype)
+    query = noise(len(lengths), HEADS * SHARING, DIM)
+    places = TokenPlaces(np.arange(len(lengths)), np.array(lengths) - 1)
+    batch = batch_by_length(
+        stored_key_values(stored.component, places, LAYER), places, window, torch.device("cpu"), spared_min=1
+    )
+    assert isinstance(batch, SplitBatch)
+    wanted = torch.cat([stored.wanted(row, query[row : row + 1]) for row in range(len(lengths))])
+    torch.testing.assert_close(batch.attend(LAYER, query, SCALE), wanted, rtol=0, atol=1e-5)
+
+
+@given(
+    lengths=st.lists(st.integers(1, 5000), min_size=1, max_size=40), spared_min=st.sampled_from([1, 100, 4096, 10**9])
+)
+def test_parts_have_every_row_once_and_none_that_is_not_worth_it(lengths: list[int], spared_min: int) -> None:
+    parts = split(np.array(lengths), spared_min)
+    assert sorted(np.concatenate(parts).tolist()) == list(range(len(lengths)))
+    padded = sum(len(part) * max(lengths[row] for row in part) for part in parts)
+    assert len(lengths) * max(lengths) - padded >= (len(parts) - 1) * spared_min
+    if spared_min == 1:
+        assert all(2 * min(lengths[row] for row in part) >= max(lengths[row] for row in part) for part in parts)
 
 
 @pytest.mark.parametrize("kv_dtype", KV_DTYPES)

@@ -6,7 +6,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from router.metrics import Metrics
 from segue.state.pool import PoolCounts
-from segue.wire import CacheFigures, CacheHits, ChosenPrompts, RetractionFigures
+from segue.wire import CacheFigures, CacheHits, ChosenPrompts, ReplayFigures, RetractionFigures
 from tests.repo.sources import ROOT
 from tests.router.served import answer, served
 from tests.support.fake_worker import FakeWorker
@@ -95,6 +95,16 @@ async def test_what_a_worker_says_of_retraction_is_on_the_page() -> None:
     assert seen["segue:recomputed_tokens_total",] == 700
     assert seen["segue:host_units", "host_full", "free"] == 6
     assert seen["segue:host_units", "host_full", "held"] == 3
+
+
+async def test_what_a_worker_says_of_replay_is_on_the_page() -> None:
+    async with FakeWorker(answer) as worker:
+        worker.replay = ReplayFigures(steps=90, folds_full=5, folds_checkpoint=4, folds_read=3, pending=2)
+        seen = await samples(worker)
+    assert seen["segue:replay_steps_total",] == 90
+    folds = {key[1]: value for key, value in seen.items() if key[0] == "segue:replay_folds_total"}
+    assert folds == {"full": 5, "checkpoint": 4, "read": 3}
+    assert seen["segue:replay_pending_records",] == 2
 
 
 async def test_the_sets_of_a_pool_add_up_on_the_page() -> None:

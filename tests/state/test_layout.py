@@ -116,18 +116,6 @@ def test_a_fresh_slot_is_zeroed_when_it_is_started_not_later() -> None:
     assert not bool(storage.view(2, "matrix")[3].any())
 
 
-def test_a_slot_with_pending_records_is_not_a_state() -> None:
-    _, storage = build(4)
-    slots = SlotStates(storage, 5)
-    slots.start(Slot(1))
-    slots.advance(Slot(1), 10, pending=2)
-    with pytest.raises(AssertionError, match="pending"):
-        slots.materialized(Slot(1))
-    slots.advance(Slot(1), 11, pending=0)
-    slots.copy(slots.materialized(Slot(1)), Slot(2))
-    assert slots.materialized(Slot(2)).depth == 11
-
-
 def test_a_received_slot_is_never_cleared() -> None:
     _, storage = build(4)
     slots = SlotStates(storage, 5)
@@ -137,7 +125,7 @@ def test_a_received_slot_is_never_cleared() -> None:
         slots.start(Slot(3))
     assert bool(storage.view(2, "matrix")[3].all())
     assert slots.materialized(Slot(3)).depth == 40
-    slots.advance(Slot(3), 41, pending=0)
+    slots.advance(Slot(3), 41)
 
 
 def test_a_slot_holds_one_state_at_a_time() -> None:

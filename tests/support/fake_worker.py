@@ -30,6 +30,7 @@ from segue.wire import (
     Heartbeat,
     PoolStatus,
     PromptScores,
+    ReplayFigures,
     RetractionFigures,
     Scores,
     StepNews,
@@ -126,6 +127,7 @@ class FakeWorker(WorkerServicer):
         self.scores_each = 3
         self.cache = CacheFigures()
         self.retraction = RetractionFigures()
+        self.replay = ReplayFigures()
         self.live: dict[Handle, FakeChoice] = {}
         self.specs: list[GenerateSpec] = []
         self.attaches: list[Attach] = []
@@ -225,6 +227,7 @@ class FakeWorker(WorkerServicer):
                 pools=(pool,),
                 cache=self.cache,
                 retraction=self.retraction,
+                replay=self.replay,
             )
         )
 

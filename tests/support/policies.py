@@ -28,6 +28,7 @@ from segue.engine_facts import EngineFacts
 from segue.ids import RequestId, RouterId, Slot
 from segue.state.needs import page_count
 from segue.state.pool import Pool
+from segue.state.replay_figures import ReplayFigures
 from segue.state.spec import ComponentName
 from tests.support.contents import Contents, ScriptedStore
 
@@ -54,9 +55,15 @@ class SlotRecorder:
         assert slot not in self.depths, f"slot {slot} holds a state already"
         self.depths[slot] = depth
 
-    def advance(self, slot: Slot, depth: int, pending: int) -> None:
+    def advance(self, slot: Slot, depth: int) -> None:
         assert depth > self.depths[slot]
         self.depths[slot] = depth
+
+    def figures(self) -> ReplayFigures:
+        return ReplayFigures()
+
+    def whole(self, slot: Slot) -> None:
+        assert slot in self.depths
 
     def release(self, slot: Slot) -> None:
         del self.depths[slot]

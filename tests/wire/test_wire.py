@@ -24,6 +24,7 @@ from segue.wire import (
     Heartbeat,
     PoolStatus,
     PromptScores,
+    ReplayFigures,
     Resume,
     RetractionFigures,
     RouterMessage,
@@ -260,6 +261,7 @@ def test_description_and_status_survive_the_wire() -> None:
         pools=(pool,),
         cache=cache,
         retraction=retraction,
+        replay=ReplayFigures(40, 41, 42, 43, 44),
     )
     assert status_from_proto(status_to_proto(status)) == status
 
