@@ -7,6 +7,7 @@ that does not answer may be dead without our seeing it: then those are asked tha
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 
 from decode_service.commands import SettledTicket
 from kv_transfer.hosting.exchange import Exchange, Way
@@ -40,6 +41,7 @@ class Fences:
         died = asyncio.Event()
         waiting = self._waiting.setdefault(peer, set())
         waiting.add(died)
+        inquiry: asyncio.Task[None] | None = None
         try:
             while not died.is_set():
                 try:
@@ -49,14 +51,18 @@ class Fences:
                 else:
                     self._settled(SettledTicket(ticket))
                     return
-                try:
+                # It goes on beside the next round: an answer that comes late is as good.
+                if inquiry is None or inquiry.done():
+                    if inquiry is not None:
+                        inquiry.result()
+                    inquiry = asyncio.create_task(self._exchange.inquire(way))
+                with suppress(TimeoutError):
                     async with asyncio.timeout(self._retry_s):
-                        await self._exchange.inquire(way)
                         await died.wait()
-                except TimeoutError:
-                    continue
         finally:
             waiting.discard(died)
+            if inquiry is not None:
+                inquiry.cancel()
 
     def peer_died(self, peer: WorkerId) -> None:
         """The peer's process is gone, and every wait for it over, now and later."""

@@ -63,6 +63,7 @@ class PrefillStation:
 
     def turn(self) -> Sequence[PrefillEvent] | None:
         events: list[PrefillEvent] = []
+        self._engine.expire()
         record = self._engine.launch()
         if record is not None:
             events += self._exported(record, self._engine.commit(record))

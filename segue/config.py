@@ -14,8 +14,7 @@ from pathlib import Path
 from segue.batch.role import Role
 from segue.cache.shape import Strategy
 from segue.errors import ConfigError
-from segue.state.rings import LENGTHS
-from segue.state.spec import KV_DTYPES
+from segue.state.spec import KV_DTYPES, REPLAY_LENGTHS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,9 +70,9 @@ class EngineConfig:
                 param="checkpoint_strategy",
             )
         require_not_negative("engine.", self, "max_len", "threads", "track_interval")
-        if self.replay_length not in LENGTHS:
+        if self.replay_length not in REPLAY_LENGTHS:
             raise ConfigError(
-                f"engine.replay_length is {self.replay_length}, it must be one of {', '.join(map(str, LENGTHS))}",
+                f"engine.replay_length is {self.replay_length}, it must be one of {str(REPLAY_LENGTHS)[1:-1]}",
                 param="replay_length",
             )
         if self.replay_length > 1 and self.deterministic:

@@ -235,9 +235,11 @@ class Engine:
     # Steps
 
     def launch(self) -> StepRecord | None:
-        """Plans and starts the next step; None when there is nothing to compute."""
+        """Plans and starts the next step; None when there is nothing to compute.
+
+        Deadlines are looked at by `expire`, once before: who holds room for whoever is late must hear of it first.
+        """
         assert self._in_flight is None, "one step at a time is in flight"
-        self.expire()
         self.costs.begin_step()
         plan = self._scheduler.plan()
         if plan is None:

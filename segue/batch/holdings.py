@@ -161,9 +161,14 @@ class Holdings:
         All or nothing (PoolExhausted). Of the others nobody ever needs more than it was expected to.
         """
         missing = page_count(depth, self._page_tokens) - self.hold(request) // self._page_tokens
-        request.tables = StateTables()
+        tables = StateTables()
         if (pool := self._pools.get(ComponentName.FULL)) is not None:
-            request.tables.full = cast(list[Page], pool.alloc(missing))
+            try:
+                tables.full = cast(list[Page], pool.alloc(missing))
+            except PoolExhausted:
+                self._end(request)
+                raise
+        request.tables = tables
 
     def let_go(self, request: Request) -> None:
         """What was pinned and set aside for a request that does not run is plain cache, and free."""

@@ -53,6 +53,10 @@ class Incoming:
         """The request's sender wants a promise. Asking again changes nothing."""
         if request in self._recalled:
             self._recalled.remove(request)
+            if request.tables is None:
+                # The room that was kept for it is somebody else's by now.
+                self._line.insert(0, request)
+                return
             self._promised.append(request)
             self._news.append(request)
         elif request in self._unasked:

@@ -17,7 +17,7 @@ from segue.cache.figures import ChosenPrompts
 RECENT = 16
 """About so many observations count; that many handoffs must have been seen, the first of which open connections."""
 STALE_S = 60.0
-"""Older costs say nothing: the rule without them has both ways tried again."""
+"""Older costs say nothing."""
 
 
 class Rule(StrEnum):
@@ -91,6 +91,8 @@ class SuffixCosts:
 
         Whatever is moved is in it: what does not depend on the length in each handoff alike, pages with their tokens.
         """
+        if self._clock() - self._sent_at > STALE_S:
+            self._sent, self._computed_share = _Line(), _Rate()
         self._sent.add(known - reused, seconds)
         self._computed_share.add(known - reused, known)
         self._sent_at = self._clock()

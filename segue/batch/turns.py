@@ -46,7 +46,8 @@ class Turns:
         Own room comes first: nobody is asked for a prompt that could not start here, nor for those behind it.
         """
         pending: dict[WorkerId, int] = {}
-        for handle in self._asked - self._granted:
+        begun = {request.handle for request in waiting if request.output}
+        for handle in self._asked - self._granted - begun:
             pending[self._receivers[handle]] = pending.get(self._receivers[handle], 0) + 1
         due = []
         for request in waiting:
@@ -57,7 +58,8 @@ class Turns:
                 continue
             if not fits(request):
                 break
-            pending[receiver] = pending.get(receiver, 0) + 1
+            if not request.output:
+                pending[receiver] = pending.get(receiver, 0) + 1
             self._asked.add(request.handle)
             due.append(request)
         return due

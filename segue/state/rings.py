@@ -12,9 +12,6 @@ from segue.errors import ConfigError
 from segue.state.spec import ModelState, StateTensor, uses_ssm_state
 from segue.state.storage import TORCH_DTYPE
 
-LENGTHS = (1, 8, 16, 32)
-"""Steps from one write of the matrix state to the next; 1 writes it in every step and needs no ring."""
-
 
 class Rings:
     """The ring rows of one process, row 0 the sink's, and the cursor of each slot: how many records it has."""

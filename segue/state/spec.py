@@ -33,6 +33,8 @@ COMPUTE_DTYPES = (DType.FLOAT32, DType.BFLOAT16, DType.FLOAT16)
 """What a model can compute in."""
 KV_DTYPES = {"fp8": DType.FLOAT8_E4M3}
 """What keys and values can be stored in beside the compute dtype, as settings call it."""
+REPLAY_LENGTHS = (1, 8, 16, 32)
+"""Decode steps from one write of a matrix state to the next; 1 writes it in every step and needs no ring."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,8 @@ from segue.v1 import transfer_pb2 as pb
 from segue.wire.transfer_calls import life_from_proto
 from tests.support.handoff_process import HandoffProcess
 from tests.support.handoff_state import make_storage, model_state
-from tests.support.handoff_worker import Setting, fingerprint_fields, see_nothing
+from tests.support.handoff_worker import Setting, fingerprint_fields
+from tests.support.live_process import see_nothing
 from tests.support.wire_proxy import Messages, WireProxy
 
 pytestmark = pytest.mark.cluster

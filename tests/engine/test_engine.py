@@ -204,6 +204,7 @@ def test_a_deadline_ends_a_request_waiting_or_running() -> None:
     made.step()
     assert made.engine.next_deadline() == 5
     made.clock.now = 11
+    made.engine.expire()
     assert made.engine.launch() is None
     ended = made.engine.take_ended()
     assert {e.handle for e in ended} == {H1, H2}

@@ -103,6 +103,7 @@ class EngineMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.record is None)
     @rule()
     def launch(self) -> None:
+        self.made.engine.expire()
         self.record = self.made.engine.launch()
 
     @precondition(lambda self: self.record is not None)

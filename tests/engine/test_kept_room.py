@@ -120,3 +120,26 @@ def test_room_that_is_kept_is_given_back_when_the_request_ends_or_is_computed_he
     made.engine.check()
     run(made)
     made.require_whole()
+
+
+@pytest.mark.parametrize("steps", [0, 4])
+def test_what_is_set_aside_is_room_that_was_found_whatever_headroom_is_configured(steps: int) -> None:
+    """Room for fewer steps ahead than are set aside for a state that comes from elsewhere would not be enough."""
+    rules = RetractionRules(headroom_steps=steps, ratio_start=0.0, ratio_floor=0.0)
+    for pages in range(16, 30):
+        made = rig(role=Role.DECODE, page_tokens=4, pages=pages, backups=0, slots=12, max_len=80, rules=rules)
+        for handle in (Handle(1), Handle(2)):
+            made.engine.expect(spec(f"q{handle}", 20, max_tokens=40), handle)
+            made.engine.ask(handle, 1)
+            made.step()
+            for request in made.engine.take_promised():
+                made.engine.receive(request.handle, 1, reserve(made, request), EmittedToken(9, 0.0), cached_tokens=0)
+        for request in made.engine.live_requests()[1:]:
+            if request.phase is Phase.DECODING:
+                made.take_off(request)
+        for _ in range(30):
+            made.step()
+        for number in (1, 2):
+            made.engine.cancel(Handle(number), 1)
+        made.step()
+        made.require_whole()

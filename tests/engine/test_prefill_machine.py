@@ -74,6 +74,7 @@ class PrefillMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.record is None)
     @rule()
     def launch(self) -> None:
+        self.made.engine.expire()
         self.record = self.made.engine.launch()
         for row in self.record.plan.rows if self.record is not None else ():
             assert row.request.handle in self.granted | self.last, "a prompt started that nobody has room for"

@@ -21,8 +21,7 @@ from segue.state.layout import Shard
 from segue.v1 import transfer_pb2_grpc
 from segue.wire.peer_client import PeerClient
 from segue.wire.transfer_calls import life_to_proto
-from tests.support.handoff_worker import see_nothing
-from tests.support.live_process import ELSEWHERE, becomes, end, identity, start
+from tests.support.live_process import ELSEWHERE, becomes, end, identity, see_nothing, start
 from tests.support.wire_proxy import Messages, WireProxy
 
 PEER = WorkerId("peer")

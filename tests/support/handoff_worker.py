@@ -50,11 +50,12 @@ from segue.handoff import (
     UnitRow,
 )
 from segue.ids import RequestId, RouterId, WorkerId
-from segue.peering import Introduction, ProcessIdentity
+from segue.peering import Introduction
 from segue.state.layout import Shard, UnitLayout
 from segue.state.needs import page_count
 from segue.v1 import transfer_pb2 as pb
 from segue.v1 import transfer_pb2_grpc
+from segue.wire import PROTOCOL_VERSION
 from segue.wire.peer_client import PeerClient, PrefillCall
 from segue.wire.transfer_stream import receiver_message_from_proto, sender_message_to_proto
 from tests.support.handoff_fence import Fence
@@ -70,6 +71,7 @@ from tests.support.handoff_state import (
     write_pages,
     write_slot,
 )
+from tests.support.live_process import see_nothing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +113,7 @@ def fingerprint_fields(setting: Setting, layouts: tuple[UnitLayout, ...]) -> tup
         window=setting.window,
         kernel_chunk=setting.page_tokens,
         components=describe_layouts(layouts),
-        protocol_version=1,
+        protocol_version=PROTOCOL_VERSION,
         shard=Shard(),
     )
     return tuple(fingerprint.fields().items())
@@ -283,17 +285,12 @@ class Worker:
     def _introduction(self) -> Introduction:
         return Introduction(
             worker_id=self.worker_id,
-            protocol_version=1,
+            protocol_version=PROTOCOL_VERSION,
             fingerprint=fingerprint_fields(self.setting, self.side.layouts),
             shard=Shard(),
             arena=self.arena,
             process=own_process(),
         )
-
-
-def see_nothing(process: ProcessIdentity) -> ProcessWatch | None:
-    """The watch of a worker that is elsewhere."""
-    return None
 
 
 class _Prefill(transfer_pb2_grpc.PrefillServicer):

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TypeVar
 
+from kv_transfer.process import ProcessWatch
 from segue.peering import ProcessIdentity
 
 T = TypeVar("T")
@@ -80,3 +81,8 @@ def becomes(question: Callable[[], T], answer: T, timeout_s: float = 20.0) -> bo
 def read_all(reading: socket.socket) -> None:
     while reading.recv(1 << 20):
         pass
+
+
+def see_nothing(process: ProcessIdentity) -> ProcessWatch | None:
+    """The watch of a worker that is elsewhere."""
+    return None

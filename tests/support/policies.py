@@ -179,6 +179,7 @@ class Rig:
 
     def step(self) -> None:
         """Launches and commits one step, if there is anything to compute; then checks every pool."""
+        self.engine.expire()
         if (record := self.engine.launch()) is not None:
             self.engine.commit(record)
         self.engine.check()

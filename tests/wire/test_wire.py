@@ -266,6 +266,12 @@ def test_description_and_status_survive_the_wire() -> None:
     assert status_from_proto(status_to_proto(status)) == status
 
 
+def test_what_is_never_empty_is_last_in_a_status() -> None:
+    """So that one that was cut does not look like one of zeros."""
+    fields = pb.WorkerStatus.DESCRIPTOR.fields_by_name
+    assert max(fields, key=lambda name: fields[name].number) == "worker_id"
+
+
 def test_requests_whose_state_is_elsewhere_are_live() -> None:
     status = WorkerStatus(
         worker_id=WorkerId("w"),
