@@ -26,7 +26,7 @@ _FLAGS = {
     "deterministic": ("engine.deterministic", "true: results do not depend on the batch"),
     "test-retract-interval": (
         "retraction.test_interval",
-        "for tests: take a request off the device on every so many decode steps (default: 3)",
+        "for tests: take a request off the device on every so many decode steps, if two run (default: 3)",
     ),
     "host": ("router.host", "address of the HTTP server"),
     "port": ("router.port", "port of the HTTP server"),
