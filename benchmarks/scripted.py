@@ -37,6 +37,9 @@ class NoSlots:
     def advance(self, slot: Slot, depth: int) -> None:
         pass
 
+    def check(self) -> None:
+        pass
+
     def figures(self) -> ReplayFigures:
         return ReplayFigures()
 

@@ -48,7 +48,7 @@ class DecodeStation:
     """Owns the engine, and what comes into it. A worker that computes its prompts itself expects nothing."""
 
     def __init__(self, engine: Engine, intake: Intake | None, config: TransferConfig) -> None:
-        self._config = config
+        self._config, self._extend_by = config, Rule(config.extend_by)
         self._engine = engine
         self._intake = intake
         self._news: list[EngineNews] = []
@@ -135,7 +135,7 @@ class DecodeStation:
             elif self._intake is None:
                 raise InvalidRequest("this worker computes its prompts itself, it takes no prefill address")
             elif awaited := self._engine.expect(
-                command.spec, command.handle, self._config.extend_tokens, Rule(self._config.extend_by)
+                command.spec, command.handle, self._config.extend_tokens, self._extend_by
             ):
                 self._intake.expect(command.handle, command.spec.attempt)
         except ServingError as error:

@@ -35,8 +35,17 @@ _FLAGS = {
     "both": ("both.replicas", "workers that compute prompts and decode them"),
     "ray-address": ("ray.address", "a Ray cluster to use instead of starting Ray here"),
 }
-_OF_WORKERS = ["model", "name", "dtype", "kv-dtype", "replay-length", "device", "threads", "deterministic"]
-_OF_WORKERS += ["test-retract-interval"]
+_OF_WORKERS = [
+    "model",
+    "name",
+    "dtype",
+    "kv-dtype",
+    "replay-length",
+    "device",
+    "threads",
+    "deterministic",
+    "test-retract-interval",
+]
 # What a flag means that stands alone.
 _ALONE = {"test-retract-interval": "3"}
 _ROUTED = {

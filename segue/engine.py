@@ -340,6 +340,7 @@ class Engine:
     def check(self) -> None:
         """Asserts that every pool adds up and that running requests own exactly what is held."""
         self._scheduler.check()
+        self._slots.check()
 
     # Inside
 

@@ -92,8 +92,11 @@ class Admission:
         return found
 
     def _full_pages(self, request: Request, positions: int) -> int:
-        """Pages that were set aside ahead count, however little output is expected."""
-        if request.phase is Phase.AWAITING:
+        """What is set aside for a state that comes from elsewhere counts, however little output is expected: also of a
+        request that is let in here, and for which a sender may be called instead.
+        """
+        off_device = request.phase is Phase.WAITING or request.phase is Phase.RETRACTED
+        if request.phase is Phase.AWAITING or (request.recallable and off_device):
             positions = max(positions, request.known_len + headroom(request))
         held = 0 if request.tables is None else len(request.tables.full)
         return max(page_count(positions, self._page_tokens), held)

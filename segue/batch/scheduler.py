@@ -316,10 +316,8 @@ class Scheduler:
 
     def _has_room_again(self, request: Request, retraction: Retraction) -> bool:
         committed = self._committed()
-        # As much as is set aside for one whose state comes from elsewhere.
-        ahead = max(retraction.rules.headroom_steps, headroom(request))
         return len(committed) < self._limits.max_running and self._admission.resumes(
-            request, committed, self._holdings.withheld(), ahead
+            request, committed, self._holdings.withheld(), retraction.rules.headroom_steps
         )
 
     def _with_checkpoint(self, row: StepRow) -> StepRow:

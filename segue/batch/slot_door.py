@@ -27,5 +27,8 @@ class SlotDoor(Protocol):
     def release(self, slot: Slot) -> None:
         """The slot goes back to its pool."""
 
+    def check(self) -> None:
+        """Asserts that what is kept beside the slots is kept for those that need it, and for nobody else."""
+
     def figures(self) -> ReplayFigures:
         """What came of matrix states that are not written in every step."""

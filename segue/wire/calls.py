@@ -55,7 +55,7 @@ def generate_to_proto(spec: GenerateSpec) -> pb.GenerateRequest:
         router_id=spec.router_id,
         request_id=spec.request_id,
         attempt=spec.attempt,
-        prompt=list(spec.prompt),
+        prompt=spec.prompt,
         emitted=spec.emitted,
         sampling=sampling_to_proto(spec.sampling),
         priority=spec.priority,

@@ -45,6 +45,9 @@ class Slots:
 
     def advance(self, slot: Slot, depth: int) -> None: ...
 
+    def check(self) -> None:
+        pass
+
     def figures(self) -> ReplayFigures:
         return ReplayFigures()
 

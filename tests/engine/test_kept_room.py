@@ -143,3 +143,37 @@ def test_what_is_set_aside_is_room_that_was_found_whatever_headroom_is_configure
             made.engine.cancel(Handle(number), 1)
         made.step()
         made.require_whole()
+
+
+@pytest.mark.parametrize("steps", [0, 4])
+def test_room_for_a_continuation_whose_beginning_was_evicted_is_room_for_what_is_set_aside(steps: int) -> None:
+    rules = RetractionRules(headroom_steps=steps, ratio_start=0.0, ratio_floor=0.0)
+    prompt = tuple(range(40, 60))
+    for pages in range(16, 30):
+        made = rig(
+            role=Role.DECODE,
+            components=frozenset({ComponentName.FULL, ComponentName.RECURRENT}),
+            page_tokens=4,
+            pages=pages,
+            slots=9,
+            cached=True,
+            backups=0,
+            rules=rules,
+        )
+        assert made.tree is not None
+        made.engine.submit(spec("first", prompt, max_tokens=1), Handle(1))
+        while made.engine.live_requests():
+            made.step()
+        made.engine.submit(spec("runs", 24, max_tokens=30, ignore_eos=True), Handle(2))
+        for _ in range(10):
+            made.step()
+        going_on = spec("goes on", prompt, max_tokens=30, emitted=(5, 6, 7, 8))
+        assert not made.engine.expect(going_on, Handle(3), extend_max=8)
+        for name, pool in made.pools.items():
+            made.tree.forest.evict(name, pool.capacity)
+        for _ in range(30):
+            made.step()
+        for number in (2, 3):
+            made.engine.cancel(Handle(number), 1)
+        made.step()
+        made.require_whole()

@@ -59,6 +59,9 @@ class SlotRecorder:
         assert depth > self.depths[slot]
         self.depths[slot] = depth
 
+    def check(self) -> None:
+        pass
+
     def figures(self) -> ReplayFigures:
         return ReplayFigures()
 
