@@ -25,7 +25,7 @@ EXAMPLE_QUESTION = (
     "How old is Barbara right now?"
 )
 """One that the bundled model can answer (it knows only its own kind of problem)."""
-_KILL_AFTER_S = 2.0
+_KILL_AFTER_S = 3.0
 """Beyond the drain budget, what a process gets to leave by itself."""
 
 

@@ -170,7 +170,7 @@ class Dispatch:
         refusal: ServingError | None = None
         refused_by: set[str] = set()
         while self._attempt < self._config.attempts_max:
-            self._require_time()
+            self._require_leave()
             bound_to = self._fingerprint if self._begun else None
             link = self._fleet.pick(
                 self._spec.model, self._spec.affinity, refused_by, bound_to, prompt_here=self._scoring
@@ -225,7 +225,7 @@ class Dispatch:
         # Its session has not changed since the link was picked, so this is still the worker that was.
         assert link.description is not None, "a worker is described before it accepts anything"
         self._link, self._inbox, self._fingerprint = link, inbox, link.description.fingerprint
-        self._require_time()
+        self._require_leave()
         return None
 
     @property
@@ -244,7 +244,9 @@ class Dispatch:
     def _now(self) -> float:
         return asyncio.get_running_loop().time()
 
-    def _require_time(self) -> None:
+    def _require_leave(self) -> None:
+        """Raises DeadlineExceeded, or what ended the fleet."""
+        self._fleet.require_going()
         if self._now() >= self._spec.deadline:
             raise DeadlineExceeded("the request took longer than it was given")
 

@@ -13,7 +13,7 @@ from router.placement import Candidate, Placement
 from router.prefills import Prefills
 from segue.batch.role import Role
 from segue.batch.sampling import SamplingDefaults
-from segue.errors import ModelNotFound, WorkerUnavailable
+from segue.errors import ModelNotFound, ServingError, WorkerUnavailable
 from segue.ids import RouterId
 from segue.wire import WorkerDescription
 from segue.wire.channel import PLAIN, TlsConfig
@@ -50,6 +50,7 @@ class Fleet:
         self._first = tuple(dict.fromkeys(addresses))
         self.router_id = RouterId(f"router-{uuid.uuid4().hex[:12]}")
         self._first_prefills = tuple(prefills)
+        self._end: ServingError | None = None
         self.prefills = Prefills(config, self._group.create_task, self._wake, tls)
 
     async def __aenter__(self) -> Self:
@@ -83,6 +84,18 @@ class Fleet:
                 self._running[link] = self._group.create_task(link.run())
         if before != self._named:
             self._wake()
+
+    def end(self, error: ServingError) -> None:
+        """From now on no request goes on: those that run fail with `error`, and so does `require_going`."""
+        self._end = error
+        for link in self.links:
+            link.fail_all(error)
+        self._wake()
+
+    def require_going(self) -> None:
+        """Raises what `end` was given."""
+        if self._end is not None:
+            raise self._end
 
     def takes(self, link: Link) -> bool:
         """Whether the worker may get new requests, or only finishes those it has."""

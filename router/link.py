@@ -124,6 +124,11 @@ class Link:
             inbox.finishing = True
             self._send(Finish(inbox.handle, inbox.attempt, kept))
 
+    def fail_all(self, error: ServingError) -> None:
+        """Whoever reads a live choice meets `error`, and cancels it then."""
+        for inbox in self._mail.live.values():
+            inbox.fail(error)
+
     async def status(self) -> WorkerStatus:
         """Load and pools of the worker now."""
         return await self._client.status(self._config.call_timeout_s)

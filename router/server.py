@@ -18,7 +18,7 @@ from router.protocol import http_protocol
 from router.request_ids import LiveRequests
 from router.shell import Shell
 from router.text.tokenizer import Tokenizer
-from segue.errors import ConfigError
+from segue.errors import ConfigError, WorkerUnavailable
 from segue.wire.channel import PLAIN, TlsConfig
 
 log = logging.getLogger("segue.router")
@@ -26,8 +26,9 @@ log = logging.getLogger("segue.router")
 _BACKLOG = 2048
 # Longer than clients and load balancers keep idle connections: the side that reuses them should be the one to close.
 _KEEP_ALIVE_S = 75
-# After the drain nothing is left that deserves waiting, but a response's last bytes.
-_CLOSE_S = 2
+# After the drain: for answers to say that their request was ended, and for a response's last bytes.
+_LAST_WORD_S = 1.0
+_CLOSE_S = 1
 
 
 class _Http(uvicorn.Server):
@@ -45,7 +46,10 @@ class _Http(uvicorn.Server):
 
 
 class Server:
-    """One router. `serve` runs until `stop` was called and what runs is finished, or the drain budget is spent."""
+    """One router. `serve` runs until `stop` was called and what runs is finished, or the drain budget is spent.
+
+    What outlasts that is told: an error status, or an error as the last event of a stream that has begun.
+    """
 
     def __init__(
         self,
@@ -111,13 +115,19 @@ class Server:
                 await asyncio.gather(serving, draining, return_exceptions=True)
 
     async def _drain(self) -> None:
-        """Ends the HTTP server once it was asked to stop and nothing runs any more, or time is up."""
+        """Ends the HTTP server once it was asked to stop and nothing runs any more; what outlasts the budget fails."""
         await self._stopping.wait()
         log.info("stopping; %d requests are running", len(self.shell.live))
         waits = [asyncio.create_task(self.shell.live.emptied()), asyncio.create_task(self._hurried.wait())]
         await asyncio.wait(waits, timeout=self._config.drain_s, return_when=asyncio.FIRST_COMPLETED)
         for wait in waits:
             wait.cancel()
+        if left := len(self.shell.live):
+            log.warning("%d requests outlasted the drain", left)
+            self.shell.fleet.end(WorkerUnavailable("the router is shutting down before this was done; send it again"))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_LAST_WORD_S):
+                    await self.shell.live.emptied()
         self._http.should_exit = True
 
 

@@ -39,11 +39,8 @@ async def stepped_until(pair: Pair, seen: Callable[[Request], bool]) -> Request:
     pair.decode_gate.close()
     for _ in range(1000):
         await asyncio.to_thread(pair.decode_gate.reached)
-        here = list(pair.decode_engine.live_requests())
-        if (found := next(filter(seen, here), None)) is not None:
+        if (found := next(filter(seen, pair.decode_engine.live_requests()), None)) is not None:
             return found
-        if any(one.phase is not Phase.DECODING for one in here):
-            await asyncio.sleep(0.02)  # Or the others would be through before the prefill worker has computed it.
         pair.decode_gate.allow(1)
     raise AssertionError("no request came to be so")
 
@@ -170,21 +167,25 @@ async def test_a_request_that_ends_while_it_is_off_the_device_gives_everything_b
 async def test_what_a_request_carries_unread_goes_with_it_wherever_it_is_computed(
     hybrid: Path, host_bytes: int
 ) -> None:
-    asked = [replace(asking(number, 30, 60), extension=bytes([number, 0, 255])) for number in range(2)]
+    # The first one decodes until the second one's prompt is computed, and long after.
+    asked = [replace(asking(number, 30, 200 - 170 * number), extension=bytes([number, 0, 255])) for number in range(2)]
     carried = {one.request_id: one.extension for one in asked}
     async with paired(hybrid, retraction=replace(FORCED, host_bytes=host_bytes), max_len=256) as pair:
         handles = [await pair.begin(one) for one in asked]
-        back = await stepped_until(pair, lambda one: one.phase is Phase.DECODING and one.retractions > 0)
-        assert back.resumed == (host_bytes > 0)
-        assert back.extension == carried[back.request_id]
-        pair.prefill_gate.close()
-        pair.decode_gate.open()
+        await stepped_until(pair, lambda one: one.phase is Phase.DECODING and one.request_id == asked[1].request_id)
         if host_bytes == 0:
+            pair.prefill_gate.close()
+            pair.decode_gate.open()
             await asyncio.to_thread(pair.prefill_gate.reached)
             for one in pair.prefill_engine.live_requests():
                 assert one.output, "it is asked for again"
                 assert one.extension == carried[one.request_id]
-        pair.prefill_gate.open()
+            pair.decode_gate.close()
+            pair.prefill_gate.open()
+        back = await stepped_until(pair, lambda one: one.phase is Phase.DECODING and one.retractions > 0)
+        assert back.resumed == (host_bytes > 0)
+        assert back.extension == carried[back.request_id]
+        pair.decode_gate.open()
         found = [await pair.end(handle) for handle in handles]
         await pair.emptied()
     assert found == await alone(hybrid, asked, max_len=256)

@@ -9,7 +9,7 @@ import pytest
 from router.server import Server
 from segue.errors import ConfigError
 from tests.router.reading import reading
-from tests.router.served import ANSWER, QUICK, answer, served, tokenizer
+from tests.router.served import ANSWER, QUICK, answer, served, tokenizer, turn
 from tests.support.fake_worker import FakeWorker
 
 ASK = {"prompt": "x", "max_tokens": 64}
@@ -36,15 +36,37 @@ async def test_a_router_that_stops_finishes_what_runs_and_takes_nothing_new() ->
                 await late.get(f"{router.url}/liveness")
 
 
-async def test_the_drain_has_a_budget() -> None:
-    config = replace(QUICK, drain_s=0.1)
-    async with FakeWorker(answer, paused=True) as worker, served(worker, config=config) as router:
-        asking = asyncio.create_task(router.http.post("/v1/completions", json=ASK))
-        await worker.until(lambda: len(worker.live) == 1)
+@pytest.mark.parametrize("hurried", [False, True])
+async def test_what_outlasts_the_drain_is_told(hurried: bool) -> None:
+    """One that streams, one that collects, one that waits for room, and one whose worker is gone."""
+    config = replace(QUICK, drain_s=60.0 if hurried else 0.1, inflight_max=3, choices_max=3, queue_timeout_s=60.0)
+    async with (
+        FakeWorker(answer, paused=True) as worker,
+        FakeWorker(answer, paused=True) as lost,
+        served(worker, lost, config=config) as router,
+        reading(router.http) as stream,
+    ):
+        while not (worker.live or lost.live):
+            await turn()
+        holder = worker if worker.live else lost
+        holder.step(2)
+        await stream.until_text(1)
+        others = [asyncio.create_task(router.http.post("/v1/completions", json=ASK)) for _ in range(3)]
+        while len(worker.live) + len(lost.live) < 3 or not router.server.shell.admission.waiting:
+            await turn()
+        await (lost if holder is worker else worker).stop()
         router.server.stop()
+        if hurried:
+            router.server.stop()
+        await stream.until_over()
+        assert not stream.done
+        assert stream.error is not None
+        assert stream.error["code"] == "worker_unavailable"
+        for answered in await asyncio.gather(*others):
+            assert answered.status_code == 503
+            assert "shutting down" in answered.json()["error"]["message"]
         await router.until_stopped()
-        await asyncio.gather(asking, return_exceptions=True)
-        await worker.until(lambda: not worker.live)
+        await holder.until(lambda: not holder.live)
 
 
 async def test_a_router_that_gives_way_frees_its_port_and_finishes_what_runs() -> None:
