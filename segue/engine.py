@@ -262,15 +262,14 @@ class Engine:
         self.costs.end_step(record.plan)
         self._prefilled += record.plan.extended_count
         news = EngineNews(record.plan.number)
-        output, sampled, scored = record.output, 0, 0
+        output, scored = record.output, 0
+        sampled = iter(output.tokens([row.request.sampling.logprobs for row in record.plan.rows if row.samples]))
         going_on = (Phase.EXTENDING, Phase.DECODING)
         slots, depths = record.slots.tolist(), record.depths.tolist()
         for row, slot, depth in zip(record.plan.rows, slots, depths, strict=True):
             request = row.request
-            token = scores = None
-            if row.samples:
-                token = output.token(sampled, request.sampling.logprobs)
-                sampled += 1
+            token = next(sampled) if row.samples else None
+            scores = None
             if not row.decode and row.scored:
                 scores = PromptScores(request.handle, request.attempt, output.scores[scored])
                 scored += 1

@@ -5,6 +5,7 @@ may be cancelled or finished, and the next step may already be planned. Plain va
 arrays.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
@@ -97,16 +98,19 @@ class StepOutput:
     top: TopLogprobs | None
     scores: tuple[Scores, ...] = ()
 
-    def token(self, index: int, wanted: int | None) -> EmittedToken:
-        """The token of sampling row `index`, with so many alternatives as were `wanted`; None: not even its logprob."""
-        token = int(self.token_ids[index])
-        if wanted is None:
-            return EmittedToken(token, 0.0)
-        top: tuple[tuple[int, float], ...] = ()
-        if wanted and self.top is not None:
-            ids, values = self.top.token_ids[index, :wanted].tolist(), self.top.logprobs[index, :wanted].tolist()
-            top = tuple(zip(ids, values, strict=True))
-        return EmittedToken(token, float(self.logprobs[index]), top)
+    def tokens(self, wanted: Sequence[int | None]) -> list[EmittedToken]:
+        """The tokens of all sampling rows, with so many alternatives as each `wanted`; None: not even its logprob."""
+        found = zip(self.token_ids.tolist(), self.logprobs.tolist(), wanted, strict=True)
+        return [
+            EmittedToken(token, 0.0) if count is None else EmittedToken(token, logprob, self._top(row, count))
+            for row, (token, logprob, count) in enumerate(found)
+        ]
+
+    def _top(self, row: int, count: int) -> tuple[tuple[int, float], ...]:
+        if not count or self.top is None:
+            return ()
+        ids, values = self.top.token_ids[row, :count].tolist(), self.top.logprobs[row, :count].tolist()
+        return tuple(zip(ids, values, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
