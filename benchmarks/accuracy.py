@@ -41,6 +41,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--replay-length", type=int, metavar="L", help="write recurrent layers' matrix states every L steps only"
     )
+    parser.add_argument("--tp", type=int, metavar="N", help="tensor-parallel ranks of each worker")
+    parser.add_argument("--prefill-tp", type=int, metavar="P", help="of the prefill worker")
+    parser.add_argument("--decode-tp", type=int, metavar="D", help="of the decode worker")
     parser.add_argument(
         "--threads", type=int, help="of each worker (default: 1 of a pair's, else as many as there are)"
     )
@@ -96,7 +99,17 @@ def _serving(args: argparse.Namespace) -> Iterator[str]:
     if args.url:
         chosen = {"role": args.role != "both"} | {
             name: getattr(args, name)
-            for name in ("model", "deterministic", "retract_interval", "drop", "kv_dtype", "replay_length")
+            for name in (
+                "model",
+                "deterministic",
+                "retract_interval",
+                "drop",
+                "kv_dtype",
+                "replay_length",
+                "tp",
+                "prefill_tp",
+                "decode_tp",
+            )
         }
         if ignored := [f"--{name.replace('_', '-')}" for name, given in chosen.items() if given]:
             raise Refused(f"{', '.join(ignored)} cannot change the server at {args.url}: it was started by another")
@@ -106,6 +119,8 @@ def _serving(args: argparse.Namespace) -> Iterator[str]:
     settings += ["engine.deterministic=true"] if args.deterministic else []
     settings += [f"engine.kv_dtype={args.kv_dtype}"] if args.kv_dtype else []
     settings += [f"engine.replay_length={args.replay_length}"] if args.replay_length else []
+    degrees = {"engine": args.tp, "prefill": args.prefill_tp, "decode": args.decode_tp}
+    settings += [f"{part}.tp={degree}" for part, degree in degrees.items() if degree]
     if args.retract_interval:
         settings += [f"retraction.test_interval={args.retract_interval}"]
         settings += [f"retraction.test_drop={args.drop}"] if args.drop else ["retraction.verify=true"]

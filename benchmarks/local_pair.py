@@ -5,7 +5,6 @@ Only for measurements: two engines share one interpreter here.
 
 import argparse
 import asyncio
-import dataclasses
 import signal
 import sys
 from functools import partial
@@ -14,11 +13,12 @@ from decode_service.host import Host
 from decode_service.retraction.parts import retraction_parts
 from deploy.reports import Ready, reporter
 from deploy.settings import Settings, load_settings
-from deploy.tether import tie_to_parent
 from kv_transfer.hosting import process
 from kv_transfer.hosting.loading import load
 from kv_transfer.hosting.neighbours import Neighbours
 from prefill_service.host import PrefillHost
+from segue.batch.role import Role
+from segue.tether import tie_to_parent
 
 
 async def run(settings: Settings) -> None:
@@ -33,7 +33,7 @@ async def run(settings: Settings) -> None:
         "decode": Host(settings.worker, settings.transfer, neighbours),
     }
     for role, host in hosts.items():
-        engine = dataclasses.replace(settings.engine, role=role)
+        engine = settings.engine_of(Role(role))
         await host.start(partial(load, engine, lambda _: None, lambda _: None, retraction))
         report(Ready(host.address))
     await stop.wait()

@@ -12,7 +12,6 @@ from segue.engine_facts import EngineStatus
 from segue.errors import ServingError
 from segue.handoff import Ask, BlockBytes, CheckpointPushed, Finished, Progress, Ticket
 from segue.ids import Handle, WorkerId
-from segue.state.layout import Shard
 from segue.wire import Cancel, Finish, GenerateSpec, Transfers
 
 
@@ -49,7 +48,7 @@ class Asked:
     handle: Handle
     attempt: int
     peer: WorkerId
-    shard: Shard
+    tp_size: int
     ask: Ask
     call: int = 0
 

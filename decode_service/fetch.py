@@ -173,7 +173,7 @@ class Fetch:
             case Ask():
                 self._asked = True
                 peer = way.peer.introduction
-                self._put(Asked(handle, attempt, peer.worker_id, peer.shard, message, call))
+                self._put(Asked(handle, attempt, peer.worker_id, peer.tp_size, message, call))
             case Progress():
                 self._put(Progressed(handle, attempt, message))
             case BlockBytes():

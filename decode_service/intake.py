@@ -252,7 +252,7 @@ class Intake:
         held, checkpoint = self._engine.hold(request, asked.ask.checkpoint)
         coming.incoming = self._receiver.grant(
             asked.peer,
-            asked.shard,
+            asked.tp_size,
             request.request_id,
             request.attempt,
             asked.ask.number,

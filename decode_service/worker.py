@@ -24,7 +24,14 @@ from kv_transfer.hosting.outlet import Outlet
 from kv_transfer.hosting.status import describe, worker_status
 from segue.batch.request import FinishReason
 from segue.batch.role import Role
-from segue.errors import DeadlineExceeded, FingerprintMismatch, InvalidRequest, ServingError, WorkerUnavailable
+from segue.errors import (
+    DeadlineExceeded,
+    FingerprintMismatch,
+    InvalidRequest,
+    RankLost,
+    ServingError,
+    WorkerUnavailable,
+)
 from segue.ids import Handle, WorkerId
 from segue.wire import (
     PROTOCOL_VERSION,
@@ -229,11 +236,15 @@ class Worker:
             self.broken.set_result(WorkerUnavailable(f"worker {self.worker_id} was stuck in quarantine"))
 
     def _break(self, error: BaseException) -> None:
-        """The engine broke an invariant: the state of every request is in doubt, so all of them end here."""
+        """The engine broke an invariant: the state of every request is in doubt, so all of them end here.
+
+        A lost rank is no fault of theirs: another worker may continue them.
+        """
         ids = ", ".join(request.request_id for request in self._ledger.live) or "none"
         log.critical("the engine broke while these requests were live: %s", ids, exc_info=error)
         self._refusal = "its engine broke"
-        self._end_all(ServingError("the worker broke an invariant of its own while it held this request"))
+        told = ServingError("the worker broke an invariant of its own while it held this request")
+        self._end_all(error if isinstance(error, RankLost) else told)
         if not self.broken.done():
             self.broken.set_result(error)
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from deploy.commands import WORKER_COMMANDS
 from deploy.exits import EXIT_CONFIG, EXIT_FAILED, EXIT_OK
-from deploy.tether import tie_to_parent
 from segue.batch.role import Role
 from segue.errors import ConfigError, ServingError
+from segue.tether import tie_to_parent
 from segue.threads import let_waiting_threads_sleep
 
 _FLAGS = {
@@ -22,6 +22,9 @@ _FLAGS = {
     "kv-dtype": ("engine.kv_dtype", "fp8: keys and values in 8 bits (default: as computed)"),
     "replay-length": ("engine.replay_length", "write recurrent layers' matrix states every 8, 16 or 32 decode steps"),
     "device": ("engine.device", "cpu or cuda"),
+    "tp": ("engine.tp", "tensor-parallel ranks that share each worker"),
+    "prefill-tp": ("prefill.tp", "ranks of each prefill worker, where that differs"),
+    "decode-tp": ("decode.tp", "ranks of each decode worker, where that differs"),
     "threads": ("engine.threads", "threads of one worker"),
     "deterministic": ("engine.deterministic", "true: results do not depend on the batch"),
     "test-retract-interval": (
@@ -42,6 +45,7 @@ _OF_WORKERS = [
     "kv-dtype",
     "replay-length",
     "device",
+    "tp",
     "threads",
     "deterministic",
     "test-retract-interval",

@@ -10,13 +10,15 @@ from segue.errors import ConfigError
 class RoleConfig:
     """Replicas of one role. With `replicas_max` above `replicas` their number follows what there is to do.
 
-    `target_requests` is what one replica should have, queued requests included. `cpus` and `gpus` are what Ray sets
-    aside for each; `node_labels` ("key=value,key=value") names the nodes that may run one.
+    `target_requests` is what one replica should have, queued requests included. `tp` tensor-parallel ranks share one
+    (0: `engine.tp`). `cpus` and `gpus` are what Ray sets aside for each, all its ranks together; `node_labels`
+    ("key=value,key=value") names the nodes that may run one.
     """
 
     replicas: int = 0
     replicas_max: int = 0
     target_requests: float = 16.0
+    tp: int = 0
     cpus: float = 0.0
     gpus: float = 0.0
     node_labels: str = ""
@@ -27,7 +29,7 @@ class RoleConfig:
         return self.replicas_max > self.replicas
 
     def __post_init__(self) -> None:
-        require_not_negative("", self, "replicas", "cpus", "gpus")
+        require_not_negative("", self, "replicas", "tp", "cpus", "gpus")
         require_above_zero("", self, "target_requests")
         if self.replicas_max and not 1 <= self.replicas <= self.replicas_max:
             raise ConfigError(

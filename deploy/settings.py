@@ -70,6 +70,10 @@ class Settings:
             return replace(given, replicas=1)
         return given
 
+    def engine_of(self, role: Role) -> EngineConfig:
+        """The engine of a worker in one role."""
+        return replace(self.engine, role=role.value, tp=self._given(role).tp or self.engine.tp)
+
     @property
     def roles(self) -> tuple[Role, ...]:
         """The roles that have replicas."""

@@ -21,8 +21,9 @@ def run(settings: Settings, report: Reporter) -> NoReturn:
     """Serves until told to end, and ends the process. Raises what kept the worker from starting."""
 
     def build() -> Loaded:
-        retraction = retraction_parts(settings.retraction, settings.engine.page_tokens)
-        return load(settings.engine, _Progress(report), lambda text: report(Planned(text)), retraction)
+        engine = settings.engine_of(Role(settings.engine.role))
+        retraction = retraction_parts(settings.retraction, engine.page_tokens)
+        return load(engine, _Progress(report), lambda text: report(Planned(text)), retraction)
 
     # The engine thread may still be inside a forward or a read of weights, which nobody waits for.
     end_process(asyncio.run(run_host(lambda: host_of(settings), build, lambda address: report(Ready(address)))))

@@ -86,7 +86,7 @@ class _Life:
         address = settings.worker.host or ray.util.get_node_ip_address()
         ours = dataclasses.replace(
             settings,
-            engine=dataclasses.replace(settings.engine, role=role.value),
+            engine=settings.engine_of(role),
             worker=dataclasses.replace(settings.worker, host=address),
         )
         host = host_of(ours)

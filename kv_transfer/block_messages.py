@@ -50,10 +50,10 @@ def _covered(arena_map: ArenaMap, rows: Sequence[UnitRow]) -> Blocks:
     """The rows' bytes as [count, 2]: start and end of each run, in order, neighbours joined."""
     starts = [np.empty((0, 2), dtype=np.int64)]
     for row in rows:
-        part = arena_map.part(row.component)
         units = np.array([unit for unit in row.units if unit is not None], dtype=np.int64)
-        begin = part.base + units * part.unit_bytes
-        starts.append(np.stack((begin, begin + part.unit_bytes), axis=1))
+        for part in arena_map.ranks(row.component):
+            begin = part.base + units * part.unit_bytes
+            starts.append(np.stack((begin, begin + part.unit_bytes), axis=1))
     runs = np.concatenate(starts)
     runs = runs[np.argsort(runs[:, 0], kind="stable")]
     if len(runs) == 0:

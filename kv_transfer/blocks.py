@@ -61,10 +61,12 @@ def cut_blocks(
     """The blocks of some pieces, merged and in source order. Raises TransferRefused as `Places.units` does."""
     cut = [np.empty((0, 3), dtype=np.int64)]
     for piece in pieces:
-        ours, theirs = (arena.part(piece.component) for _, arena in (source, target))
-        starts = ours.base + source[0].units(piece, source[1]) * ours.unit_bytes
-        ends = theirs.base + target[0].units(piece, target[1]) * theirs.unit_bytes
+        source_units, target_units = source[0].units(piece, source[1]), target[0].units(piece, target[1])
         for run in runs[piece.component]:
+            ours = source[1].part(piece.component, run.source_rank)
+            theirs = target[1].part(piece.component, run.target_rank)
+            starts = ours.base + source_units * ours.unit_bytes
+            ends = theirs.base + target_units * theirs.unit_bytes
             sizes = np.full_like(starts, run.bytes)
             cut.append(np.stack((starts + run.source_offset, ends + run.target_offset, sizes), axis=1))
     return merge(np.concatenate(cut))

@@ -1,4 +1,4 @@
-"""Digests of state by its logical content: equal wherever the pages lie and however long they are.
+"""Digests of state by its logical content: equal for any place and length of pages, and any number of ranks.
 
 Each token's row of a tensor is a sum of its 64-bit words under fixed odd weights, modulo 2**64; rows are mixed with
 their position and added up, so no row is copied and no order of pages matters. It finds corruption, not forgery.
@@ -28,32 +28,12 @@ _WORDS = {8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.int8}
 
 def digest_pages(storage: Storage, row: UnitRow, contents: Contents) -> StateDigest:
     """Digest of positions [start, stop) of a paged component; `row` must hold their pages."""
-    layout = storage.layouts[row.component]
-    tokens = layout.tokens
-    if contents.start == contents.stop:
-        return _finish(storage, contents, np.zeros(layout.groups, dtype=np.uint64))
-    first, last = contents.start // tokens, (contents.stop - 1) // tokens
-    units = [row.units[page - row.first] for page in range(first, last + 1)]
-    positions = np.arange(first * tokens, (last + 1) * tokens, dtype=np.int64).reshape(-1, 1, tokens)
-    live = (positions >= contents.start) & (positions < contents.stop)
-    salt = (positions.astype(np.uint64) + np.uint64(1)) * _GOLDEN
-    total = np.zeros(layout.groups, dtype=np.uint64)
-    for field in layout.fields:
-        # [page, group, token]
-        sums = _row_sums(storage.view(field.tensor.layer, field.tensor.name), units, inner=3)
-        mixed = np.where(live, _mix(sums + salt), np.uint64(0))
-        total += _mix(mixed.sum(axis=(0, 2), dtype=np.uint64) ^ _key(field))
-    return _finish(storage, contents, total)
+    return _finish(contents, [_page_sums(rank, row, contents) for rank in _leading(storage, row.component)])
 
 
 def digest_slot(storage: Storage, row: UnitRow, contents: Contents) -> StateDigest:
     """Digest of a whole recurrent slot, which stands after `contents.stop` tokens."""
-    layout = storage.layouts[row.component]
-    total = np.zeros(layout.groups, dtype=np.uint64)
-    for field in layout.fields:
-        sums = _row_sums(storage.view(field.tensor.layer, field.tensor.name), row.units, inner=2)
-        total += _mix(sums[0] ^ _key(field))
-    return _finish(storage, contents, total)
+    return _finish(contents, [_slot_sums(rank, row) for rank in _leading(storage, row.component)])
 
 
 def digest_contents(storage: Storage, rows: Sequence[UnitRow], contents: Sequence[Contents]) -> tuple[StateDigest, ...]:
@@ -85,16 +65,17 @@ def require_equal_digests(
 
 def zero_tail(storage: Storage, component: ComponentName, page: int, used_tokens: int) -> None:
     """Clears what lies past the first `used_tokens` tokens of a page: it may be left over from another tenant."""
-    layout = storage.layouts[component]
-    assert 0 < used_tokens <= layout.tokens, used_tokens
-    if used_tokens == layout.tokens:
-        return
-    unit = storage.unit_bytes(component, page)
-    for size, offsets in _alike(layout):
-        step = offsets[1] - offsets[0] if len(offsets) > 1 else 0
-        rows = (layout.groups, len(offsets), (layout.tokens - used_tokens) * size)
-        first = unit.storage_offset() + offsets[0] + used_tokens * size
-        unit.as_strided(rows, (layout.group_bytes, step, 1), first).zero_()
+    for rank in storage.ranks:
+        layout = rank.layouts[component]
+        assert 0 < used_tokens <= layout.tokens, used_tokens
+        if used_tokens == layout.tokens:
+            return
+        unit = rank.unit_bytes(component, page)
+        for size, offsets in _alike(layout):
+            step = offsets[1] - offsets[0] if len(offsets) > 1 else 0
+            rows = (layout.groups, len(offsets), (layout.tokens - used_tokens) * size)
+            first = unit.storage_offset() + offsets[0] + used_tokens * size
+            unit.as_strided(rows, (layout.group_bytes, step, 1), first).zero_()
 
 
 def _alike(layout: UnitLayout) -> Iterator[tuple[int, Sequence[int]]]:
@@ -145,14 +126,48 @@ def _key(field: Field) -> np.uint64:
     return np.uint64(int.from_bytes(hashlib.blake2b(name, digest_size=8).digest(), "little"))
 
 
-def _finish(storage: Storage, contents: Contents, groups: NDArray[np.uint64]) -> StateDigest:
-    """The groups of this rank by global number, in one short text."""
-    layout = storage.layouts[contents.component]
-    first = layout.shard.tp_rank * layout.groups
-    head = f"{contents.component.value} {contents.start} {contents.stop} {first} ".encode()
-    return StateDigest(
-        contents.component, hashlib.blake2b(head + groups.astype("<u8").tobytes(), digest_size=16).hexdigest()
-    )
+def _leading(storage: Storage, component: ComponentName) -> list[Storage]:
+    """The ranks that together have every head group of a component once, in the order of the groups."""
+    layouts = [rank.layouts[component] for rank in storage.ranks]
+    return [
+        rank for rank, layout in zip(storage.ranks, layouts, strict=True) if layout.shard.leads(layout.total_groups)
+    ]
+
+
+def _page_sums(storage: Storage, row: UnitRow, contents: Contents) -> NDArray[np.uint64]:
+    """One sum for each head group of one rank."""
+    layout = storage.layouts[row.component]
+    tokens = layout.tokens
+    total = np.zeros(layout.groups, dtype=np.uint64)
+    if contents.start == contents.stop:
+        return total
+    first, last = contents.start // tokens, (contents.stop - 1) // tokens
+    units = [row.units[page - row.first] for page in range(first, last + 1)]
+    positions = np.arange(first * tokens, (last + 1) * tokens, dtype=np.int64).reshape(-1, 1, tokens)
+    live = (positions >= contents.start) & (positions < contents.stop)
+    salt = (positions.astype(np.uint64) + np.uint64(1)) * _GOLDEN
+    for field in layout.fields:
+        # [page, group, token]
+        sums = _row_sums(storage.view(field.tensor.layer, field.tensor.name), units, inner=3)
+        mixed = np.where(live, _mix(sums + salt), np.uint64(0))
+        total += _mix(mixed.sum(axis=(0, 2), dtype=np.uint64) ^ _key(field))
+    return total
+
+
+def _slot_sums(storage: Storage, row: UnitRow) -> NDArray[np.uint64]:
+    layout = storage.layouts[row.component]
+    total = np.zeros(layout.groups, dtype=np.uint64)
+    for field in layout.fields:
+        sums = _row_sums(storage.view(field.tensor.layer, field.tensor.name), row.units, inner=2)
+        total += _mix(sums[0] ^ _key(field))
+    return total
+
+
+def _finish(contents: Contents, groups: Sequence[NDArray[np.uint64]]) -> StateDigest:
+    """The sums of all head groups, in order, in one short text."""
+    head = f"{contents.component.value} {contents.start} {contents.stop} ".encode()
+    sums = np.concatenate(groups).astype("<u8").tobytes()
+    return StateDigest(contents.component, hashlib.blake2b(head + sums, digest_size=16).hexdigest())
 
 
 def _mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:

@@ -3,18 +3,18 @@
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from segue.errors import FingerprintMismatch
-from segue.state.layout import Shard, UnitLayout
+from segue.state.layout import UnitLayout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fingerprint:
     """Identity of a served model and of the form its state has in memory and on the wire.
 
-    `components` describes each component over all tensor-parallel ranks. `shard` says which part this process holds: it
-    travels along for the transfer plan, and is no part of the identity, because the plan maps between unlike degrees.
+    `components` describes each component over all tensor-parallel ranks. How many those are is no part of the identity:
+    the transfer plan maps between unlike degrees.
     `window` is None for a model without such layers.
     """
 
@@ -26,7 +26,6 @@ class Fingerprint:
     kernel_chunk: int
     components: tuple[str, ...]
     protocol_version: int
-    shard: Shard = field(compare=False)
 
     @property
     def hex(self) -> str:
@@ -75,10 +74,9 @@ def describe_layouts(layouts: Sequence[UnitLayout]) -> tuple[str, ...]:
             for entry in layout.fields
         )
         dtypes = " and ".join(dict.fromkeys(entry.tensor.dtype.value for entry in layout.fields))
-        groups = layout.groups * layout.shard.tp_size
         lines.append(
-            f"{layout.component.value}: {layout.tokens} tokens, {groups} groups of {layout.group_bytes} bytes, "
-            f"{dtypes} tensors {hashlib.blake2b(tensors.encode(), digest_size=8).hexdigest()}"
+            f"{layout.component.value}: {layout.tokens} tokens, {layout.total_groups} groups of {layout.group_bytes} "
+            f"bytes, {dtypes} tensors {hashlib.blake2b(tensors.encode(), digest_size=8).hexdigest()}"
         )
     return tuple(lines)
 

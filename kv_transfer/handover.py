@@ -142,7 +142,7 @@ class Handover:
             return
         self._ticket = grant.ticket
         try:
-            plan = make_plan(grant.terms, self._side, side_of_peer(self._side, self._peer.shard))
+            plan = make_plan(grant.terms, self._side, side_of_peer(self._side, self._peer.tp_size))
             self._outgoing = Outgoing(grant, plan, self._link, self._ours, self._peer.arena)
         except TransferRefused as error:
             sending.abandon(grant.ticket, error)

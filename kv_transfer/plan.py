@@ -6,7 +6,7 @@ Pages are named by their absolute index in the prompt. Nothing here knows which 
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from segue.errors import TransferRefused
 from segue.handoff import Part, Terms
@@ -20,7 +20,7 @@ COVERAGE = Coverage("the transfer plan", ComponentName.FULL, ComponentName.WINDO
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """The form of one worker's state: a layout per component, tokens a page, W."""
+    """The form of one worker's state: rank 0's layout of each component, tokens a page, W."""
 
     layouts: tuple[UnitLayout, ...]
     page_tokens: int
@@ -32,11 +32,16 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class ByteRun:
-    """A run of bytes within a unit, the same in every unit of a component."""
+    """A run of bytes within a unit, the same in every unit of a component.
+
+    From what one rank has of it at the sender to what one rank has at the receiver.
+    """
 
     source_offset: int
     target_offset: int
     bytes: int
+    source_rank: int = 0
+    target_rank: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +139,7 @@ class TransferPlan:
             for piece in (*self.state(), *self.checkpoint())
         ]
         runs = [
-            [component.value, run.source_offset, run.target_offset, run.bytes]
+            [component.value, run.source_rank, run.source_offset, run.target_rank, run.target_offset, run.bytes]
             for component, runs in self.runs.items()
             for run in runs
         ]
@@ -180,31 +185,37 @@ def make_plan(terms: Terms, source: Side, target: Side) -> TransferPlan:
 
 
 def byte_runs(source: UnitLayout, target: UnitLayout) -> tuple[ByteRun, ...]:
-    """Bytes of a unit that the two ranks have in common, found by global head group.
+    """All of a unit, found by global head group, whatever the degrees of tensor parallelism are.
 
-    Raises TransferRefused for unlike degrees of tensor parallelism (a rank would need several peers) and unlike ranks.
+    A rank of the receiver gets each of its groups from one rank of the sender. Where several have it, those that want
+    it take turns. Raises TransferRefused for groups of unlike form.
     """
-    ours, theirs = source.shard, target.shard
-    if ours.tp_size != theirs.tp_size:
-        raise TransferRefused(
-            f"the sender is split over {ours.tp_size} tensor-parallel ranks, the receiver over {theirs.tp_size}; "
-            "unlike degrees are not supported yet"
-        )
-    if source.group_bytes != target.group_bytes or source.tokens != target.tokens:
-        raise TransferRefused(
-            f"a head group of {source.component} has {source.group_bytes} bytes for {source.tokens} tokens at the "
-            f"sender, {target.group_bytes} for {target.tokens} at the receiver"
-        )
-    source_first, target_first = ours.tp_rank * source.groups, theirs.tp_rank * target.groups
-    first = max(source_first, target_first)
-    stop = min(source_first + source.groups, target_first + target.groups)
-    if first >= stop:
-        raise TransferRefused(
-            f"rank {ours.tp_rank} of the sender and rank {theirs.tp_rank} of the receiver have no {source.component} "
-            "head group in common"
-        )
+    for name in ("total_groups", "group_bytes", "tokens"):
+        ours, theirs = getattr(source, name), getattr(target, name)
+        if ours != theirs:
+            raise TransferRefused(f"{name} of {source.component} are {ours} at the sender, {theirs} at the receiver")
+    runs: list[ByteRun] = []
     size = source.group_bytes
-    return (ByteRun((first - source_first) * size, (first - target_first) * size, (stop - first) * size),)
+    for one in target.of_ranks:
+        for group in range(one.first_group, one.first_group + one.groups):
+            sharers, holders = (form.shard.holders(form.total_groups, group) for form in (one, source))
+            rank = holders[(one.shard.tp_rank - sharers.start) % len(holders)]
+            other = source.of_ranks[rank]
+            run = ByteRun(
+                (group - other.first_group) * size, (group - one.first_group) * size, size, rank, one.shard.tp_rank
+            )
+            if runs and _continues(runs[-1], run):
+                before = runs.pop()
+                run = replace(before, bytes=before.bytes + size)
+            runs.append(run)
+    return tuple(runs)
+
+
+def _continues(before: ByteRun, run: ByteRun) -> bool:
+    """Whether a run goes on where the other one ends, on both sides."""
+    ends = (before.source_offset + before.bytes, before.target_offset + before.bytes)
+    ranks = (before.source_rank, before.target_rank)
+    return ends == (run.source_offset, run.target_offset) and ranks == (run.source_rank, run.target_rank)
 
 
 def _check_terms(terms: Terms, page_tokens: int) -> None:

@@ -13,7 +13,6 @@ from kv_transfer.reservations import Reservations
 from segue.errors import DigestMismatch
 from segue.handoff import BlockBytes, Grant, Part, StateDigest, Terms, UnitRow
 from segue.ids import RequestId, WorkerId
-from segue.state.layout import Shard
 from segue.state.storage import Storage
 
 
@@ -38,7 +37,7 @@ class Receiver:
     def grant(
         self,
         peer: WorkerId,
-        shard: Shard,
+        tp_size: int,
         request_id: RequestId,
         attempt: int,
         ask: int,
@@ -46,11 +45,11 @@ class Receiver:
         *,
         headroom_tokens: int,
     ) -> Incoming:
-        """Promises units for the whole prompt and for so many tokens after it.
+        """Promises units for the whole prompt and for so many tokens after it to a peer of `tp_size` ranks.
 
         Raises PoolExhausted (wait, nothing was taken) or TransferRefused (it can never be).
         """
-        plan = make_plan(terms, side_of_peer(self._side, shard), self._side)
+        plan = make_plan(terms, side_of_peer(self._side, tp_size), self._side)
         if self._storage.arena.is_cuda:
             # The peer's writes are not ordered with the stream that may still read what these units were before.
             torch.cuda.current_stream(self._storage.arena.device).synchronize()

@@ -1,9 +1,12 @@
 """Builds an engine from its configuration: loads the model, plans memory, joins the parts."""
 
 import math
+import os
+import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 
+import numpy as np
 import torch
 
 from segue.batch.admission import Admission
@@ -18,7 +21,7 @@ from segue.batch.scheduler import Scheduler
 from segue.batch.turns import Turns
 from segue.cache.shape import COVERAGE, CacheShape, Strategy
 from segue.cache.tree import PrefixTree
-from segue.config import EngineConfig
+from segue.config import EngineConfig, section
 from segue.engine import Engine
 from segue.engine_facts import EngineFacts
 from segue.errors import ConfigError
@@ -26,22 +29,28 @@ from segue.kernels.recurrence.replaying import RingFolds
 from segue.models.options import BuildOptions
 from segue.models.registry import build_model
 from segue.runner.context import Model
+from segue.runner.ranks.crew import Crew
+from segue.runner.ranks.follower import Call, Follower
+from segue.runner.ranks.led import LedModel, LedReplay
+from segue.runner.ranks.orders import COMPONENTS, Order
+from segue.runner.ranks.process_ranks import keep_store, open_ranks, reach_store
 from segue.runner.replay import StepReplay
 from segue.runner.runner import Runner
 from segue.runner.sampler import Sampler
-from segue.state.layout import Shard, layouts
+from segue.state.layout import Shard, UnitLayout, layouts
 from segue.state.plan import MemoryPlan, plan_memory
 from segue.state.pool import Pool
-from segue.state.recurrent import SlotStates
+from segue.state.recurrent import Replay, SlotStates
 from segue.state.rings import Rings, require_replay, row_bytes
 from segue.state.spec import COMPUTE_DTYPES, KV_DTYPES, ComponentName, DType, ModelState, uses_ssm_state
-from segue.state.storage import Storage
+from segue.state.storage import SharedStorage, Storage
 from segue.weights.folder import ModelFolder
 from segue.weights.generation import GenerationDefaults
 from segue.weights.source import LoadProgress, WeightSource
 
 SCORED_BYTES_MAX = 64 << 20
 """What the logits of one step's scored positions may take up."""
+_BUILD_S = 600.0
 TRACK_INTERVAL = 256
 """Tokens between two decode checkpoints, where the grid allows."""
 
@@ -57,12 +66,13 @@ class RetractionParts:
 
 @dataclass(frozen=True, slots=True)
 class BuiltEngine:
-    """An engine, the storage and pools of its state, and the plan that sized them."""
+    """An engine, the storage and pools of its state, the plan that sized them, and the other ranks if there are any."""
 
     engine: Engine
     storage: Storage
     pools: Mapping[ComponentName, Pool]
     memory: MemoryPlan
+    crew: Crew | None = None
 
 
 def load_engine(
@@ -77,11 +87,52 @@ def load_engine(
     Called on the thread that will compute: `config.threads` (0: as many as torch likes) is a setting of that thread.
     Raises CheckpointError for a folder that cannot be used, ConfigError for settings that do not fit it.
     """
-    if config.threads:
-        torch.set_num_threads(config.threads)
-    model = build_model(folder.config, WeightSource(folder.files, progress), _options(config))
+    model, crew = open_model(config, folder, progress)
     name = config.name or folder.path.resolve().name
-    return assemble(config, model, name=name, generation=folder.generation, retraction=retraction)
+    try:
+        return assemble(config, model, name=name, generation=folder.generation, retraction=retraction, crew=crew)
+    except BaseException:
+        if crew is not None:
+            crew.close()
+        raise
+
+
+def open_model(
+    config: EngineConfig, folder: ModelFolder, progress: Callable[[LoadProgress], None] = lambda _: None
+) -> tuple[Model, Crew | None]:
+    """The folder's model, and the other ranks that compute it if there are any.
+
+    Raises as `load_engine` does, and RankLost.
+    """
+    _set_threads(config)
+    options = _options(config)
+    if config.tp == 1:
+        return build_model(folder.config, WeightSource(folder.files, progress), options), None
+    crew = Crew(config.tp, [sys.executable, "-m", "segue.rank", str(os.getpid())], config.rank_limit_s)
+    try:
+        store = keep_store(config.tp)
+        crew.introduce({**asdict(config), "model": str(config.model), "store_port": store.port})
+        ranks = open_ranks(Shard(0, config.tp), store, config.rank_limit_s, ordered=config.deterministic)
+        model = build_model(folder.config, WeightSource(folder.files, progress), replace(options, ranks=ranks))
+        crew.answers(_BUILD_S)
+    except BaseException:
+        crew.close()
+        raise
+    return LedModel(model, crew), crew
+
+
+def build_follower(about: Mapping[str, object], call: Call) -> Follower:
+    """A rank above 0 of the worker that `about` is of: what `load_engine` says to it first."""
+    given = dict(about)
+    port = given.pop("store_port")
+    assert isinstance(port, int)
+    config = section(EngineConfig, given, "engine")
+    _set_threads(config)
+    shard = Shard(call.rank, config.tp)
+    ranks = open_ranks(shard, reach_store(config.tp, port), config.rank_limit_s, ordered=config.deterministic)
+    folder = ModelFolder.open(config.model)
+    model = build_model(folder.config, WeightSource(folder.files), replace(_options(config), ranks=ranks))
+    return Follower(model, shard, config.page_tokens, call.memory)
 
 
 def assemble(
@@ -91,11 +142,16 @@ def assemble(
     name: str,
     generation: GenerationDefaults,
     retraction: RetractionParts | None = None,
+    crew: Crew | None = None,
 ) -> BuiltEngine:
-    """Joins an already loaded model with pools, scheduler and runner. Raises ConfigError when memory is too small."""
+    """Joins an already loaded model with pools, scheduler and runner. Raises ConfigError when memory is too small.
+
+    `model` and `crew` are those of `open_model`.
+    """
     max_len = min(config.max_len or model.max_position, model.max_position)
     role = Role(config.role)
-    unit_layouts = layouts(model.state, config.page_tokens, Shard())
+    shard = Shard(0, config.tp)
+    unit_layouts = layouts(model.state, config.page_tokens, shard)
     replays = config.replay_length > 1 and role is not Role.PREFILL
     if replays:
         require_replay(model.state, name)
@@ -109,16 +165,22 @@ def assemble(
         step_tokens=config.step_tokens,
         max_len=max_len,
         cached=cached,
-        ring_bytes=ring_rows * row_bytes(model.state.records, config.replay_length),
+        ring_bytes=ring_rows * row_bytes(model.state.records, config.replay_length, shard),
     )
     window = model.state.window
     chunk_tokens = min(config.chunk_tokens, config.step_tokens)
-    storage = Storage(unit_layouts, memory.counts, model.device)
-    rings = replay = None
+    storage = _storage(unit_layouts, memory, model.device, crew)
+    rings: Rings | None = None
+    replay: Replay | None = None
     slot_count = memory.counts.get(ComponentName.RECURRENT, 1)
     if replays:
-        rings = Rings(model.state.records, config.replay_length, ring_rows, slot_count, model.device)
+        rings = Rings(model.state.records, config.replay_length, ring_rows, slot_count, model.device, shard)
         replay = RingFolds(rings, storage, model.state.records)
+    if crew is not None:
+        counts = [memory.counts.get(name, 0) for name in COMPONENTS]
+        crew.tell(Order.HOLD, np.array([*counts, ring_rows, config.replay_length]))
+        crew.answers(_BUILD_S)
+        replay = None if replay is None else LedReplay(replay, crew)
     slots = SlotStates(storage, slot_count, replay)
     pools = {component: Pool(component, units) for component, units in memory.counts.items()}
     reuse = None
@@ -165,7 +227,7 @@ def assemble(
     runner = Runner(model, storage, config.page_tokens, sampler, step_replay)
     turns = Turns(config.asks_ahead) if role is Role.PREFILL else None
     engine = Engine(facts, Scheduler(limits, admission, holdings, turns, retracts), holdings, slots, runner)
-    return BuiltEngine(engine, storage, pools, memory)
+    return BuiltEngine(engine, storage, pools, memory, crew)
 
 
 def scored_tokens_max(vocab_size: int) -> int:
@@ -188,6 +250,23 @@ def _cached(config: EngineConfig, state: ModelState) -> CacheShape:
     )
 
 
+def _storage(
+    unit_layouts: tuple[UnitLayout, ...], memory: MemoryPlan, device: torch.device, crew: Crew | None
+) -> Storage:
+    if crew is None:
+        return Storage(unit_layouts, memory.counts, device)
+    return SharedStorage(unit_layouts, memory.counts, crew.memory.allocate)
+
+
+def _set_threads(config: EngineConfig) -> None:
+    """Ranks of one machine share its cores."""
+    threads = config.threads
+    if not threads and config.tp > 1:
+        threads = max(1, (os.cpu_count() or 1) // config.tp)
+    if threads:
+        torch.set_num_threads(threads)
+
+
 def _options(config: EngineConfig) -> BuildOptions:
     if config.dtype not in COMPUTE_DTYPES:
         raise ConfigError(f"engine.dtype is '{config.dtype}'; known are {', '.join(COMPUTE_DTYPES)}", param="dtype")
@@ -197,6 +276,8 @@ def _options(config: EngineConfig) -> BuildOptions:
         raise ConfigError(f"engine.device is '{config.device}', which torch does not know", param="device") from error
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ConfigError("engine.device is 'cuda', but torch sees no CUDA device here", param="device")
+    if device.type == "cuda" and config.tp > 1:
+        raise ConfigError("engine.tp above 1 is for the CPU so far; set it to 1 for a CUDA device", param="tp")
     return BuildOptions(
         dtype=DType(config.dtype),
         kv_dtype=KV_DTYPES.get(config.kv_dtype),

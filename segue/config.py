@@ -29,7 +29,8 @@ class EngineConfig:
     checkpoint every `track_interval` tokens (0: 256, rounded up to the checkpoint grid). Without `retain_window` a
     running request gives up the window below its newest checkpoint. `kv_dtype` is what keys and values are stored in:
     empty for `dtype`, or `fp8`. With a `replay_length` L above 1 a decoding request's matrix states are written every L
-    steps only (ReplaySSM).
+    steps only (ReplaySSM). `tp` ranks, processes on one machine, share the model (tensor parallelism); `state_bytes` is
+    that of each. A rank that takes no part for `rank_limit_s` is lost, and the worker with it.
     """
 
     model: Path
@@ -53,6 +54,8 @@ class EngineConfig:
     track_interval: int = 0
     retain_window: bool = True
     replay_length: int = 1
+    tp: int = 1
+    rank_limit_s: float = 10.0
 
     def __post_init__(self) -> None:
         if self.role not in set(Role):
@@ -70,6 +73,7 @@ class EngineConfig:
                 param="checkpoint_strategy",
             )
         require_not_negative("engine.", self, "max_len", "threads", "track_interval")
+        require_above_zero("engine.", self, "rank_limit_s")
         if self.replay_length not in REPLAY_LENGTHS:
             raise ConfigError(
                 f"engine.replay_length is {self.replay_length}, it must be one of {str(REPLAY_LENGTHS)[1:-1]}",
@@ -89,7 +93,16 @@ class EngineConfig:
             )
 
 
-_COUNTS = ("page_tokens", "state_bytes", "max_running", "max_waiting", "step_tokens", "chunk_tokens", "asks_ahead")
+_COUNTS = (
+    "page_tokens",
+    "state_bytes",
+    "max_running",
+    "max_waiting",
+    "step_tokens",
+    "chunk_tokens",
+    "asks_ahead",
+    "tp",
+)
 
 
 def require_at_least_one(table: str, config: object, *names: str) -> None:

@@ -87,6 +87,10 @@ class WorkerUnavailable(ServingError):
     kind = ErrorKind(503, "UNAVAILABLE", "server_error", "worker_unavailable")
 
 
+class RankLost(WorkerUnavailable):
+    """A tensor-parallel rank of this worker ended, or does not answer: the worker cannot go on."""
+
+
 class PrefillUnavailable(WorkerUnavailable):
     """The worker that was to compute a request's prompt is gone, or refused; another may do it."""
 

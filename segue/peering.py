@@ -6,33 +6,39 @@ from enum import Enum
 
 from segue.errors import TransferRefused
 from segue.ids import WorkerId
-from segue.state.layout import Shard
 from segue.state.spec import ComponentName
 
 
 @dataclass(frozen=True, slots=True)
 class ArenaPart:
-    """One component's units in an arena: unit i lies at `base + i * unit_bytes`."""
+    """What one tensor-parallel rank has of one component's units in an arena: that of unit i lies at `base + i *
+    unit_bytes`.
+    """
 
     component: ComponentName
     base: int
     unit_bytes: int
     units: int
+    rank: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class ArenaMap:
-    """Where every component's units lie in one process's arena of `bytes` bytes."""
+    """Where every component's units lie in one worker's arena of `bytes` bytes. A unit has a part on every rank."""
 
     bytes: int
     parts: tuple[ArenaPart, ...]
 
-    def part(self, component: ComponentName) -> ArenaPart:
-        """Raises TransferRefused when the arena has no such component."""
+    def part(self, component: ComponentName, rank: int = 0) -> ArenaPart:
+        """Raises TransferRefused when the arena has no such component, or no such rank."""
         for part in self.parts:
-            if part.component is component:
+            if part.component is component and part.rank == rank:
                 return part
-        raise TransferRefused(f"the arena has no component {component.value}")
+        raise TransferRefused(f"the arena has no component {component.value} of rank {rank}")
+
+    def ranks(self, component: ComponentName) -> tuple[ArenaPart, ...]:
+        """What each rank has of a component, in rank order."""
+        return tuple(part for part in self.parts if part.component is component)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +105,7 @@ class Introduction:
     worker_id: WorkerId
     protocol_version: int
     fingerprint: tuple[tuple[str, str], ...]
-    shard: Shard
+    tp_size: int
     arena: ArenaMap
     process: ProcessIdentity
     nixl: NixlEndpoint | None = None

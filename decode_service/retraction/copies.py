@@ -6,14 +6,15 @@ after. Units that are scattered on the device are gathered there first, so that 
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Protocol
 
 import numpy as np
 import torch
 
-from decode_service.retraction.extents import Extent
+from decode_service.retraction.extents import Extent, cut
 from decode_service.retraction.runs import Scattered, Straight, plan_copies
-from segue.peering import ArenaMap
+from segue.peering import ArenaMap, ArenaPart
 from segue.state.spec import ComponentName
 from segue.state.storage import Storage
 
@@ -73,24 +74,24 @@ class DirectCopies:
 
     def save(self, moves: Sequence[Move]) -> Mark:
         for move in moves:
-            for copy in self._ends.plan(move):
+            for part, copy in self._ends.plan(move):
                 if isinstance(copy, Straight):
-                    device, host = self._ends.bytes(move.component, copy)
+                    device, host = self._ends.bytes(part, copy)
                     host.copy_(device)
                 else:
-                    rows, numbers = self._ends.device_rows(move.component), self._ends.row_numbers(move, copy)
-                    torch.index_select(rows, 0, numbers, out=self._ends.host_rows(move.component, copy))
+                    rows, numbers = self._ends.device_rows(part), self._ends.row_numbers(move, copy)
+                    torch.index_select(rows, 0, numbers, out=self._ends.host_rows(part, copy))
         return Done()
 
     def restore(self, moves: Sequence[Move], cleared: Sequence[Move]) -> Mark:
         for move in moves:
-            for copy in self._ends.plan(move):
+            for part, copy in self._ends.plan(move):
                 if isinstance(copy, Straight):
-                    device, host = self._ends.bytes(move.component, copy)
+                    device, host = self._ends.bytes(part, copy)
                     device.copy_(host)
                 else:
-                    rows, numbers = self._ends.device_rows(move.component), self._ends.row_numbers(move, copy)
-                    rows.index_copy_(0, numbers, self._ends.host_rows(move.component, copy))
+                    rows, numbers = self._ends.device_rows(part), self._ends.row_numbers(move, copy)
+                    rows.index_copy_(0, numbers, self._ends.host_rows(part, copy))
         _clear(self._storage, cleared)
         return Done()
 
@@ -112,51 +113,53 @@ class StreamCopies:
         self._stream.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(self._stream):
             for move in moves:
-                for copy in self._ends.plan(move):
+                for part, copy in self._ends.plan(move):
                     if isinstance(copy, Straight):
-                        device, host = self._ends.bytes(move.component, copy)
+                        device, host = self._ends.bytes(part, copy)
                         host.copy_(device, non_blocking=True)
                     else:
-                        self._gather(move, copy)
+                        self._gather(move, part, copy)
             return self._mark()
 
     def restore(self, moves: Sequence[Move], cleared: Sequence[Move]) -> Mark:
         self._stream.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(self._stream):
             for move in moves:
-                for copy in self._ends.plan(move):
+                for part, copy in self._ends.plan(move):
                     if isinstance(copy, Straight):
-                        device, host = self._ends.bytes(move.component, copy)
+                        device, host = self._ends.bytes(part, copy)
                         device.copy_(host, non_blocking=True)
                     else:
-                        self._scatter(move, copy)
+                        self._scatter(move, part, copy)
             _clear(self._storage, cleared)
             return self._mark()
 
     def finish(self) -> None:
         self._stream.synchronize()
 
-    def _gather(self, move: Move, copy: Scattered) -> None:
-        rows = self._ends.device_rows(move.component)
-        for host, numbers, staged in self._parts(move, copy):
+    def _gather(self, move: Move, part: ArenaPart, copy: Scattered) -> None:
+        rows = self._ends.device_rows(part)
+        for host, numbers, staged in self._parts(move, part, copy):
             torch.index_select(rows, 0, numbers, out=staged)
             host.copy_(staged, non_blocking=True)
 
-    def _scatter(self, move: Move, copy: Scattered) -> None:
-        rows = self._ends.device_rows(move.component)
-        for host, numbers, staged in self._parts(move, copy):
+    def _scatter(self, move: Move, part: ArenaPart, copy: Scattered) -> None:
+        rows = self._ends.device_rows(part)
+        for host, numbers, staged in self._parts(move, part, copy):
             staged.copy_(host, non_blocking=True)
             rows.index_copy_(0, numbers, staged)
 
-    def _parts(self, move: Move, copy: Scattered) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+    def _parts(
+        self, move: Move, part: ArenaPart, copy: Scattered
+    ) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
         """As many rows at a time as fit the staging memory: on the host, their numbers, and in staging memory."""
-        rows = self._ends.host_rows(move.component, copy)
+        rows = self._ends.host_rows(part, copy)
         # From pinned memory: a copy from other memory would wait for all that the stream has to do.
         numbers = self._ends.row_numbers(move, copy).pin_memory().to(self._device, non_blocking=True)
         at_once = self._staging.numel() // rows.shape[1]
         assert at_once, "a row of scattered units is larger than the staging memory"
-        for host, part in zip(rows.split(at_once), numbers.split(at_once), strict=True):
-            yield host, part, self._staging[: host.numel()].view(host.shape)
+        for host, some in zip(rows.split(at_once), numbers.split(at_once), strict=True):
+            yield host, some, self._staging[: host.numel()].view(host.shape)
 
     def _mark(self) -> Mark:
         event = torch.cuda.Event()
@@ -170,40 +173,45 @@ class _Ends:
     def __init__(self, storage: Storage, arena_map: ArenaMap, host: torch.Tensor, straight_bytes: int) -> None:
         self._host = host
         self._straight_bytes = straight_bytes
-        self._parts = {part.component: part for part in arena_map.parts}
-        self._device = {
-            part.component: storage.arena[part.base : part.base + part.units * part.unit_bytes]
-            for part in arena_map.parts
-        }
-        self._rows_each = {part.component: _rows_each(part.unit_bytes) for part in arena_map.parts}
+        self._arena = storage.arena
+        self._map = arena_map
 
-    def plan(self, move: Move) -> list[Straight | Scattered]:
-        return plan_copies(move.units, self._parts[move.component].unit_bytes, move.extents, self._straight_bytes)
+    def plan(self, move: Move) -> list[tuple[ArenaPart, Straight | Scattered]]:
+        """The copies of what each rank has of the units: on the host that of one rank comes after that of another."""
+        parts = self._map.ranks(move.component)
+        sizes = [len(move.units) * part.unit_bytes for part in parts]
+        return [
+            (part, copy)
+            for part, extents in zip(parts, cut(move.extents, sizes), strict=True)
+            for copy in plan_copies(move.units, part.unit_bytes, extents, self._straight_bytes)
+        ]
 
-    def bytes(self, component: ComponentName, copy: Straight) -> tuple[torch.Tensor, torch.Tensor]:
+    def bytes(self, part: ArenaPart, copy: Straight) -> tuple[torch.Tensor, torch.Tensor]:
         """The run on the device and on the host, uint8."""
-        device = self._device[component][copy.device : copy.device + copy.length]
-        return device, self._host[copy.host : copy.host + copy.length]
+        start = part.base + copy.device
+        return self._arena[start : start + copy.length], self._host[copy.host : copy.host + copy.length]
 
-    def device_rows(self, component: ComponentName) -> torch.Tensor:
+    def device_rows(self, part: ArenaPart) -> torch.Tensor:
         """The rows of all units, [rows, words]."""
-        return self._in_rows(component, self._device[component])
+        return _in_rows(part, self._arena[part.base : part.base + part.units * part.unit_bytes])
 
-    def host_rows(self, component: ComponentName, copy: Scattered) -> torch.Tensor:
+    def host_rows(self, part: ArenaPart, copy: Scattered) -> torch.Tensor:
         """Where the rows of the entries of `copy` lie, [rows, words]."""
-        length = (copy.stop - copy.first) * self._parts[component].unit_bytes
-        return self._in_rows(component, self._host[copy.host : copy.host + length])
+        length = (copy.stop - copy.first) * part.unit_bytes
+        return _in_rows(part, self._host[copy.host : copy.host + length])
 
     def row_numbers(self, move: Move, copy: Scattered) -> torch.Tensor:
         """The rows of the entries of `copy` among those of all units, [rows] int64."""
-        each = self._rows_each[move.component]
+        each = _rows_each(self._map.part(move.component).unit_bytes)
         units = np.array(move.units[copy.first : copy.stop], dtype=np.int64)
         return torch.from_numpy((units[:, None] * each + np.arange(each)).reshape(-1))
 
-    def _in_rows(self, component: ComponentName, memory: torch.Tensor) -> torch.Tensor:
-        return memory.view(-1, self._parts[component].unit_bytes // self._rows_each[component]).view(WORD)
+
+def _in_rows(part: ArenaPart, memory: torch.Tensor) -> torch.Tensor:
+    return memory.view(-1, part.unit_bytes // _rows_each(part.unit_bytes)).view(WORD)
 
 
+@cache
 def _rows_each(unit_bytes: int) -> int:
     """Into how many rows a unit is cut: as few as can be, each so short that threads share rows out, not bytes."""
     words = unit_bytes // WORD.itemsize

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import cast
 
 from decode_service.retraction.backends import choose_backend
@@ -175,13 +176,18 @@ def retraction_store(
         )
     arena_map = map_arena(storage)
     device = storage.arena.device
+    # Units with what every rank has of them.
+    whole = [
+        replace(arena_map.part(component), unit_bytes=sum(part.unit_bytes for part in arena_map.ranks(component)))
+        for component in storage.layouts
+    ]
     memory: HostMemory
     match name:
         case BackendName.HOST_POOL:
             window_pages = 0 if state.window is None else window_pages_max(state.window, 0, page_tokens)
-            memory = HostPool(config.host_bytes, arena_map.parts, window_pages, device)
+            memory = HostPool(config.host_bytes, whole, window_pages, device)
         case BackendName.CPU_TENSOR:
-            sizes = {part.component: part.unit_bytes for part in arena_map.parts}
+            sizes = {part.component: part.unit_bytes for part in whole}
             memory = CpuTensors(config.host_bytes, sizes, device)
     logger.info("retraction: backend %s, %d bytes of host memory", name.value, memory.arena.numel())
     copies = (StreamCopies if storage.arena.is_cuda else DirectCopies)(storage, arena_map, memory.arena)

@@ -66,9 +66,20 @@ class EngineThread(Generic[C, N]):
             self.built.set_exception(error)
             return
         self.built.set_result(loaded)
+        crew = None if loaded.built is None else loaded.built.crew
+        if crew is not None:
+            crew.lost.add_done_callback(self._on_lost)
         try:
             self._loop(station)
         except BaseException as error:  # noqa: BLE001
+            self._outlet.fail(error)
+        finally:
+            if crew is not None:
+                crew.close()
+
+    def _on_lost(self, lost: "Future[None]") -> None:
+        """A rank is gone: known here also while there is nothing to compute."""
+        if (error := lost.exception()) is not None:
             self._outlet.fail(error)
 
     def _loop(self, station: Station[C, N]) -> None:

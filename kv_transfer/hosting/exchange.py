@@ -24,7 +24,6 @@ from segue.errors import ConfigError, PeerLost, TransferRefused
 from segue.handoff import Start, Ticket, TransportName
 from segue.ids import WorkerId
 from segue.peering import Introduction, ProcessIdentity
-from segue.state.layout import Shard
 from segue.state.storage import Storage
 from segue.wire import PROTOCOL_VERSION
 from segue.wire.channel import PLAIN, TlsConfig
@@ -93,7 +92,7 @@ class Exchange:
             worker_id=worker_id,
             protocol_version=PROTOCOL_VERSION,
             fingerprint=identity.fields,
-            shard=facts.layouts[0].shard if facts.layouts else Shard(),
+            tp_size=facts.layouts[0].shard.tp_size if facts.layouts else 1,
             arena=self.arena,
             process=own_process(),
         )

@@ -9,7 +9,6 @@ from segue.build import BuiltEngine, RetractionParts, load_engine
 from segue.config import EngineConfig
 from segue.engine import Engine
 from segue.engine_facts import EngineFacts
-from segue.state.layout import Shard
 from segue.weights.digest import weights_digest
 from segue.weights.folder import ModelFolder
 from segue.weights.source import LoadProgress
@@ -66,5 +65,4 @@ def fingerprint(folder: ModelFolder, facts: EngineFacts) -> Fingerprint:
         kernel_chunk=KERNEL_CHUNK,
         components=describe_layouts(facts.layouts),
         protocol_version=PROTOCOL_VERSION,
-        shard=facts.layouts[0].shard if facts.layouts else Shard(),
     )

@@ -6,10 +6,11 @@ from typing import Protocol
 
 import torch
 from torch import Tensor
-from torch.nn.functional import embedding
 
 from segue.kernels.interface import Kernels, Matrix, Mixing
+from segue.layers.embedding import Embedding
 from segue.layers.norm import RMSNorm
+from segue.layers.ranks import Ranks
 from segue.layers.rope import Rope
 from segue.runner.context import StepContext
 from segue.state.spec import ModelState
@@ -39,15 +40,18 @@ class Block:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecoderParts:
-    """`embedding` [vocab, hidden]; `rope` is that of every layer that has one."""
+    """`rope` is that of every layer that has one. Mixers and feed-forward layers are those of one of `ranks`: each adds
+    its rank's part of what the layer adds.
+    """
 
-    embedding: Tensor
+    embedding: Embedding
     blocks: Sequence[Block]
     rope: Rope | None
     norm: RMSNorm
     head: Matrix
     state: ModelState
     max_position: int
+    ranks: Ranks
 
 
 class Decoder:
@@ -63,7 +67,7 @@ class Decoder:
 
     @property
     def vocab_size(self) -> int:
-        return self._parts.embedding.shape[0]
+        return self._parts.embedding.vocab_size
 
     @property
     def max_position(self) -> int:
@@ -71,16 +75,28 @@ class Decoder:
 
     @property
     def device(self) -> torch.device:
-        return self._parts.embedding.device
+        return self._parts.embedding.table.device
 
     @torch.inference_mode()
     def forward(self, step: StepContext) -> Tensor:
-        """Logits [S, vocab] fp32 of the step's `logit_rows`; writes the state of every row."""
+        """Logits [S, vocab] fp32 of the step's `logit_rows`, on rank 0; writes the state of every row."""
         parts = self._parts
         mixing = self._kernels.begin(step)
         turns = parts.rope.turns(step.positions) if parts.rope else None
-        stream = embedding(step.token_ids, parts.embedding)
+        stream = parts.embedding(step.token_ids)
         for block in parts.blocks:
-            block.mixer.add_to(stream, block.mixer_norm(stream), turns, mixing)
-            block.forward.add_to(stream, block.forward_norm(stream))
+            part = self._part_of(stream)
+            block.mixer.add_to(part, block.mixer_norm(stream), turns, mixing)
+            self._add_parts(stream, part)
+            part = self._part_of(stream)
+            block.forward.add_to(part, block.forward_norm(stream))
+            self._add_parts(stream, part)
         return parts.head(parts.norm(stream[step.logit_rows])).float()
+
+    def _part_of(self, stream: Tensor) -> Tensor:
+        """What a layer adds to: one rank alone adds to the stream itself."""
+        return stream if self._parts.ranks.shard.tp_size == 1 else torch.zeros_like(stream)
+
+    def _add_parts(self, stream: Tensor, part: Tensor) -> None:
+        if part is not stream:
+            stream.add_(self._parts.ranks.add_up(part))

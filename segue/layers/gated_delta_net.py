@@ -4,7 +4,7 @@ Channels are ordered by head group from the start: a group is one key head with 
 channels are [query | key | values]. So nothing is reordered while serving, and a group's state is one block.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -14,6 +14,7 @@ from segue.kernels.interface import DeltaMemory, Kernels, Matrix, Mixing
 from segue.kernels.recurrence.memory import RecurrentShape
 from segue.kernels.recurrence.rule import Rule
 from segue.layers.norm import RMSNorm, UnitNorm
+from segue.state.layout import Shard
 from segue.state.spec import ComponentName, DType, StateTensor
 
 
@@ -58,6 +59,15 @@ class DeltaShape:
             value_dim=self.value_dim,
         )
         return shape.records(layer, dtype)
+
+    def of_rank(self, shard: Shard) -> "DeltaShape":
+        """The shape of what one rank has."""
+        return replace(self, groups=shard.groups(self.groups))
+
+    def of_groups(self, rows: Tensor, shard: Shard) -> Tensor:
+        """One rank's part of rows that are ordered by group."""
+        size, first = rows.shape[0] // self.groups, shard.first_group(self.groups)
+        return rows[first * size : (first + shard.groups(self.groups)) * size]
 
     def by_group(self, channels: Tensor) -> Tensor:
         """Rows [all queries | all keys | all values] of a checkpoint tensor, reordered by group."""

@@ -30,7 +30,7 @@ def build_dense(
     width = settings.integer("intermediate_size")
     rope = Rope(read_rope(settings), shape.head_dim, options.device)
     parts = PartBuilder(weights, options, options.kernels())
-    embedding = parts.tensor("model.embed_tokens.weight", settings.integer("vocab_size"), shape.hidden)
+    embedding = parts.embedding(settings.integer("vocab_size"), shape.hidden)
     blocks: list[Block] = []
     state: list[StateTensor] = []
     for layer, kind in enumerate(kinds):
@@ -54,6 +54,7 @@ def build_dense(
         norm=parts.norm("model.norm.weight", shape.hidden, epsilon),
         head=parts.head(embedding, settings.flag("tie_word_embeddings", False)),
         state=ModelState.of(state),
+        ranks=options.ranks,
         max_position=settings.integer("max_position_embeddings", 2048),
     )
     weights.finish()

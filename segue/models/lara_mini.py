@@ -16,7 +16,7 @@ from segue.layers.moe import MixtureOfExperts, Routing
 from segue.layers.norm import RMSNorm
 from segue.layers.rope import Rope
 from segue.models.options import BuildOptions
-from segue.models.parts import COMPONENT, AttentionShape, PartBuilder, read_layer_types
+from segue.models.parts import COMPONENT, AttentionShape, PartBuilder, read_layer_types, require_split
 from segue.models.settings import Settings, read_rope
 from segue.runner.context import Model
 from segue.state.spec import ComponentName, ModelState, StateTensor
@@ -41,7 +41,7 @@ def build(config: Mapping[str, object], weights: WeightSource, options: BuildOpt
     kinds = read_layer_types(settings, default, {LINEAR, *COMPONENT})
     rope = Rope(read_rope(settings), shape.head_dim, options.device)
     parts = PartBuilder(weights, options, options.kernels())
-    embedding = parts.tensor("model.embed_tokens.weight", settings.integer("vocab_size"), shape.hidden)
+    embedding = parts.embedding(settings.integer("vocab_size"), shape.hidden)
     blocks: list[Block] = []
     state: list[StateTensor] = []
     records: list[StateTensor] = []
@@ -79,6 +79,7 @@ def build(config: Mapping[str, object], weights: WeightSource, options: BuildOpt
         norm=parts.norm("model.norm.weight", shape.hidden, epsilon),
         head=parts.head(embedding, settings.flag("tie_word_embeddings", True)),
         state=ModelState.of(state, records),
+        ranks=options.ranks,
         max_position=settings.integer("max_position_embeddings", 131_072),
     )
     weights.finish()
@@ -105,23 +106,32 @@ def _delta_shape(settings: Settings) -> DeltaShape:
 def _delta_net(
     parts: PartBuilder, prefix: str, layer: int, hidden: int, shape: DeltaShape, epsilon: float
 ) -> GatedDeltaNet:
+    shard = parts.options.shard
+    require_split(shard, "linear key heads", shape.groups, shard.splits(shape.groups))
+    ours = shape.of_rank(shard)
     channels, heads = shape.groups * shape.group_channels, shape.value_heads
-    rows = (channels, shape.gate_channels + 2 * heads)
-    mixed, gates = parts.weights.take(f"{prefix}.in_proj.weight", sum(rows), hidden).split(rows)
-    taps = shape.by_group(parts.tensor(f"{prefix}.conv1d.weight", channels, 1, shape.width))
-    per_head = (shape.groups, shape.heads)
+    rows = (channels, shape.gate_channels, heads, heads)
+    mixed, *gates = parts.weights.take(f"{prefix}.in_proj.weight", sum(rows), hidden).split(rows)
+    taps = shape.of_groups(shape.by_group(parts.tensor(f"{prefix}.conv1d.weight", channels, 1, shape.width)), shard)
+    per_head = (ours.groups, ours.heads)
+    outward = shape.of_groups(parts.weights.take(f"{prefix}.out_proj.weight", hidden, shape.gate_channels).T, shard).T
+    if not shard.leads(shape.groups):
+        # What the ranks give is added up, and another one has the same groups.
+        outward = torch.zeros_like(outward)
     # The rule wants queries scaled by key_dim ** -0.5. The norm that follows takes the scale out again, but for its
     # epsilon.
     norm = RMSNorm(parts.kernels, parts.exact(f"{prefix}.out_norm.weight", shape.value_dim), epsilon * shape.key_dim)
     weights = DeltaWeights(
-        inward=parts.projection(shape.by_group(mixed), gates),
-        taps=taps.view(shape.groups, shape.group_channels, shape.width).movedim(-1, 0).contiguous().unbind(0),
-        rate=-parts.exact(f"{prefix}.A_log", heads).exp().view(per_head),
-        step_bias=parts.exact(f"{prefix}.dt_bias", heads).view(per_head),
+        inward=parts.projection(
+            shape.of_groups(shape.by_group(mixed), shard), torch.cat([shape.of_groups(gate, shard) for gate in gates])
+        ),
+        taps=taps.view(ours.groups, ours.group_channels, ours.width).movedim(-1, 0).contiguous().unbind(0),
+        rate=-shape.of_groups(parts.exact(f"{prefix}.A_log", heads), shard).exp().view(per_head),
+        step_bias=shape.of_groups(parts.exact(f"{prefix}.dt_bias", heads), shard).view(per_head),
         norm=norm,
-        outward=parts.projection(parts.weights.take(f"{prefix}.out_proj.weight", hidden, shape.gate_channels)),
+        outward=parts.projection(outward),
     )
-    return GatedDeltaNet(parts.kernels, DeltaMemory(layer), shape, weights)
+    return GatedDeltaNet(parts.kernels, DeltaMemory(layer), ours, weights)
 
 
 def _feed_forward(parts: PartBuilder, prefix: str, hidden: int, settings: Settings) -> FeedForward:
@@ -132,13 +142,18 @@ def _feed_forward(parts: PartBuilder, prefix: str, hidden: int, settings: Settin
     inward = take(f"{prefix}.experts.gate_up_proj", experts, 2 * width, hidden)
     outward = take(f"{prefix}.experts.down_proj", experts, hidden, width)
     shared = f"{prefix}.shared_expert"
+    span, shared_span = (parts.options.shard.span(size) for size in (width, shared_width))
     if experts > 1:
         chosen = settings.integer("num_experts_per_tok", 4)
         if not 1 <= chosen <= experts:
             raise CheckpointError(f"num_experts_per_tok is {chosen}, the model has {experts} experts")
         routing = Routing(chosen=chosen, normalised=settings.flag("norm_topk_prob", True))
         routed = [
-            GatedMLP(parts.kernels, parts.projection(inward[expert]), parts.projection(outward[expert]))
+            GatedMLP(
+                parts.kernels,
+                parts.projection(*(half[span] for half in inward[expert].split(width))),
+                parts.projection(outward[expert][:, span]),
+            )
             for expert in range(experts)
         ]
         return MixtureOfExperts(
@@ -146,13 +161,12 @@ def _feed_forward(parts: PartBuilder, prefix: str, hidden: int, settings: Settin
         )
     # The softmax over one expert is one, so both halves are added with weight one, whatever the router says.
     gate, up = inward[0].split(width)
+    shared_gate, shared_up = (
+        take(f"{shared}.{name}_proj.weight", shared_width, hidden)[shared_span] for name in ("gate", "up")
+    )
+    down = take(f"{shared}.down_proj.weight", hidden, shared_width)[:, shared_span]
     return GatedMLP(
         parts.kernels,
-        parts.projection(
-            gate,
-            take(f"{shared}.gate_proj.weight", shared_width, hidden),
-            up,
-            take(f"{shared}.up_proj.weight", shared_width, hidden),
-        ),
-        parts.projection(torch.cat([outward[0], take(f"{shared}.down_proj.weight", hidden, shared_width)], 1)),
+        parts.projection(gate[span], shared_gate, up[span], shared_up),
+        parts.projection(torch.cat([outward[0][:, span], down], 1)),
     )

@@ -8,6 +8,8 @@ from segue.errors import ConfigError
 from segue.kernels.batched import BatchedKernels
 from segue.kernels.interface import Kernels
 from segue.kernels.tiled import TiledKernels
+from segue.layers.ranks import ALONE, Ranks
+from segue.state.layout import Shard
 from segue.state.spec import COMPUTE_DTYPES, KV_DTYPES, DType
 from segue.state.storage import TORCH_DTYPE
 
@@ -24,10 +26,16 @@ class BuildOptions:
     kv_dtype: DType | None = None
     deterministic: bool = False
     device: torch.device = CPU
+    ranks: Ranks = ALONE
+    """Whoever computes the model together with this process; its rank's part of the weights is what is built."""
 
     def __post_init__(self) -> None:
         assert self.dtype in COMPUTE_DTYPES, self.dtype
         assert self.kv_dtype is None or self.kv_dtype in KV_DTYPES.values(), self.kv_dtype
+
+    @property
+    def shard(self) -> Shard:
+        return self.ranks.shard
 
     @property
     def torch_dtype(self) -> torch.dtype:

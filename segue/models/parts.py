@@ -7,15 +7,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from segue.errors import CheckpointError
+from segue.errors import CheckpointError, ConfigError
 from segue.kernels.interface import AttentionMemory, Kernels, Matrix
 from segue.layers.attention import Attention, head_norm
+from segue.layers.embedding import Embedding
 from segue.layers.mlp import GatedMLP
 from segue.layers.norm import RMSNorm
 from segue.layers.projection import BiasedMatrix
+from segue.layers.ranks import JoinedMatrix
 from segue.layers.rope import Rope, interleaved
 from segue.models.options import BuildOptions
 from segue.models.settings import Settings
+from segue.state.layout import Shard
 from segue.state.spec import ComponentName, DType, StateTensor
 from segue.weights.source import WeightSource
 
@@ -50,6 +53,16 @@ class AttentionShape:
             window=window,
         )
 
+    def of_rank(self, shard: Shard) -> "RankHeads":
+        """The heads of one rank. Raises ConfigError where they cannot be dealt out."""
+        require_split(shard, "query heads", self.query_heads, self.query_heads % shard.tp_size == 0)
+        require_split(shard, "key and value heads", self.kv_heads, shard.splits(self.kv_heads))
+        queries, keys = self.query_heads // shard.tp_size, shard.groups(self.kv_heads)
+        first_query, first_key = shard.tp_rank * queries, shard.first_group(self.kv_heads)
+        query_span = slice(first_query * self.head_dim, (first_query + queries) * self.head_dim)
+        key_span = slice(first_key * self.head_dim, (first_key + keys) * self.head_dim)
+        return RankHeads(queries, keys, (query_span, key_span, key_span))
+
     def window_of(self, component: ComponentName) -> int | None:
         """W for sliding layers. Raises CheckpointError when the config names no window."""
         if component is ComponentName.FULL:
@@ -78,6 +91,25 @@ class AttentionShape:
 
 
 @dataclass(frozen=True, slots=True)
+class RankHeads:
+    """How many heads a rank has, and `spans`: the rows of the checkpoint's query, key and value matrices that it has
+    of them.
+    """
+
+    query_heads: int
+    kv_heads: int
+    spans: tuple[slice, slice, slice]
+
+
+def require_split(shard: Shard, what: str, count: int, splits: bool) -> None:
+    """Raises ConfigError unless the ranks can share so many of `what`."""
+    if not splits:
+        raise ConfigError(
+            f"the model's {count} {what} cannot be dealt out over {shard.tp_size} tensor-parallel ranks", param="tp"
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class PartBuilder:
     """Takes a checkpoint's tensors and makes layers of them."""
 
@@ -101,22 +133,29 @@ class PartBuilder:
     def norm(self, name: str, size: int, epsilon: float) -> RMSNorm:
         return RMSNorm(self.kernels, self.exact(name, size), epsilon)
 
-    def head(self, embedding: Tensor, tied: bool) -> Matrix:
+    def embedding(self, vocab_size: int, hidden: int) -> Embedding:
+        """This rank's rows of the table."""
+        span = self.options.shard.span(vocab_size)
+        table = self.weights.take("model.embed_tokens.weight", vocab_size, hidden)[span]
+        table = table.to(self.options.device, self.options.torch_dtype, copy=True)
+        return Embedding(table, vocab_size, span.start, self.options.ranks)
+
+    def head(self, embedding: Embedding, tied: bool) -> Matrix:
         """The output layer.
 
         A tied one is kept beside the embedding: a lookup and a product want it in different form.
         """
-        return self.projection(embedding if tied else self.weights.take("lm_head.weight", *embedding.shape))
+        size, table, span = embedding.vocab_size, embedding.table, self.options.shard.span(embedding.vocab_size)
+        if not tied:
+            table = self.weights.take("lm_head.weight", size, table.shape[1])[span]
+        return JoinedMatrix(self.projection(table), self.options.ranks, size)
 
     def dense(self, prefix: str, hidden: int, width: int) -> GatedMLP:
-        return GatedMLP(
-            self.kernels,
-            self.projection(
-                self.weights.take(f"{prefix}.gate_proj.weight", width, hidden),
-                self.weights.take(f"{prefix}.up_proj.weight", width, hidden),
-            ),
-            self.projection(self.weights.take(f"{prefix}.down_proj.weight", hidden, width)),
-        )
+        """This rank's part of the width."""
+        span, take = self.options.shard.span(width), self.weights.take
+        gate, up = (take(f"{prefix}.{name}_proj.weight", width, hidden)[span] for name in ("gate", "up"))
+        down = take(f"{prefix}.down_proj.weight", hidden, width)[:, span]
+        return GatedMLP(self.kernels, self.projection(gate, up), self.projection(down))
 
     def attention(
         self,
@@ -132,6 +171,7 @@ class PartBuilder:
         """`norm_epsilon` is None for families that do not norm queries and keys."""
         take, hidden, dim = self.weights.take, shape.hidden, shape.head_dim
         queries, keys = shape.query_heads * dim, shape.kv_heads * dim
+        ours = shape.of_rank(self.options.shard)
 
         def ordered(x: Tensor) -> Tensor:
             return interleaved(x, dim) if rope else x
@@ -139,31 +179,33 @@ class PartBuilder:
         biases = None
         if bias:
             parts = [
-                take(f"{prefix}.{name}_proj.bias", size)
-                for name, size in zip("qkv", (queries, keys, keys), strict=True)
+                take(f"{prefix}.{name}_proj.bias", size)[span]
+                for name, size, span in zip("qkv", (queries, keys, keys), ours.spans, strict=True)
             ]
             biases = torch.cat([ordered(parts[0]), ordered(parts[1]), parts[2]])
             biases = biases.to(self.options.device, self.options.torch_dtype)
         inward = self.projection(
-            ordered(take(f"{prefix}.q_proj.weight", queries, hidden)),
-            ordered(take(f"{prefix}.k_proj.weight", keys, hidden)),
-            take(f"{prefix}.v_proj.weight", keys, hidden),
+            ordered(take(f"{prefix}.q_proj.weight", queries, hidden)[ours.spans[0]]),
+            ordered(take(f"{prefix}.k_proj.weight", keys, hidden)[ours.spans[1]]),
+            take(f"{prefix}.v_proj.weight", keys, hidden)[ours.spans[2]],
             bias=biases,
         )
+        outward_bias = self.tensor(f"{prefix}.o_proj.bias", hidden) if bias else None
         outward = self.projection(
-            take(f"{prefix}.o_proj.weight", hidden, queries),
-            bias=self.tensor(f"{prefix}.o_proj.bias", hidden) if bias else None,
+            take(f"{prefix}.o_proj.weight", hidden, queries)[:, ours.spans[0]],
+            # What the ranks give is added up: one of them adds it.
+            bias=outward_bias if self.options.shard.tp_rank == 0 else None,
         )
         norm = None
         if norm_epsilon is not None:
             query_norm = ordered(self.exact(f"{prefix}.q_norm.weight", dim))
             key_norm = ordered(self.exact(f"{prefix}.k_norm.weight", dim))
-            norm = head_norm(self.kernels, query_norm, key_norm, shape.query_heads, shape.kv_heads, norm_epsilon)
+            norm = head_norm(self.kernels, query_norm, key_norm, ours.query_heads, ours.kv_heads, norm_epsilon)
         memory = AttentionMemory(layer=layer, component=component, window=shape.window_of(component), scale=dim**-0.5)
         return Attention(
             memory,
-            query_heads=shape.query_heads,
-            kv_heads=shape.kv_heads,
+            query_heads=ours.query_heads,
+            kv_heads=ours.kv_heads,
             head_dim=dim,
             inward=inward,
             norm=norm,

@@ -6,7 +6,7 @@ blocks.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from segue.state.spec import ComponentName, ComponentSpec, ModelState, StateTensor
 
@@ -23,10 +23,32 @@ class Shard:
     def __post_init__(self) -> None:
         assert 0 <= self.tp_rank < self.tp_size, self
 
+    def splits(self, total: int) -> bool:
+        """Whether `total` head groups can be dealt out: each rank gets as many, or each group as many ranks."""
+        return total % self.tp_size == 0 or self.tp_size % total == 0
+
     def groups(self, total: int) -> int:
-        """How many of `total` head groups this rank holds."""
-        assert total % self.tp_size == 0, f"{total} head groups do not split over {self.tp_size} ranks"
-        return total // self.tp_size
+        """How many of `total` head groups this rank holds. Where there are fewer than ranks, neighbours share one."""
+        assert self.splits(total), f"{total} head groups do not split over {self.tp_size} ranks"
+        return max(1, total // self.tp_size)
+
+    def first_group(self, total: int) -> int:
+        """The global number of the first of them."""
+        return self.tp_rank * total // self.tp_size
+
+    def holders(self, total: int, group: int) -> range:
+        """The ranks that hold that one of `total` head groups."""
+        share = max(1, self.tp_size // total)
+        first = group * self.tp_size // total
+        return range(first, first + share)
+
+    def leads(self, total: int) -> bool:
+        """Whether this rank is the first of those that share its groups."""
+        return self.tp_rank == self.holders(total, self.first_group(total)).start
+
+    def span(self, total: int) -> slice:
+        """This rank's part of `total` like things that nobody shares, as even as it goes."""
+        return slice(self.tp_rank * total // self.tp_size, (self.tp_rank + 1) * total // self.tp_size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,14 +61,32 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class UnitLayout:
-    """Layout of one unit (a page of `tokens` tokens, or a slot) of one component on one rank."""
+    """Layout of one unit (a page of `tokens` tokens, or a slot) of one component on one rank.
+
+    `groups` of `total_groups` head groups are in it.
+    """
 
     component: ComponentName
     tokens: int
-    groups: int
+    total_groups: int
     group_bytes: int
     fields: tuple[Field, ...]
     shard: Shard
+
+    @property
+    def of_ranks(self) -> tuple["UnitLayout", ...]:
+        """The layouts of all ranks of the worker, in rank order."""
+        size = self.shard.tp_size
+        return tuple(replace(self, shard=Shard(rank, size)) for rank in range(size))
+
+    @property
+    def groups(self) -> int:
+        return self.shard.groups(self.total_groups)
+
+    @property
+    def first_group(self) -> int:
+        """The global number of this rank's first head group."""
+        return self.shard.first_group(self.total_groups)
 
     @property
     def unit_bytes(self) -> int:
@@ -66,7 +106,7 @@ class UnitLayout:
             offset += _aligned(tensor.group_bytes * tokens, ALIGN_BYTES)
         vectors = {tensor.group_bytes for tensor in spec.tensors} if spec.paged else set()
         group_bytes = _aligned(offset, math.lcm(ALIGN_BYTES, *vectors))
-        return UnitLayout(spec.name, tokens, shard.groups(spec.tensors[0].groups), group_bytes, tuple(fields), shard)
+        return UnitLayout(spec.name, tokens, spec.tensors[0].groups, group_bytes, tuple(fields), shard)
 
 
 def layouts(state: ModelState, page_tokens: int, shard: Shard) -> tuple[UnitLayout, ...]:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import torch
 
 from segue.errors import ConfigError
+from segue.state.layout import Shard
 from segue.state.spec import ModelState, StateTensor, uses_ssm_state
 from segue.state.storage import TORCH_DTYPE
 
@@ -17,15 +18,23 @@ class Rings:
     """The ring rows of one process, row 0 the sink's, and the cursor of each slot: how many records it has."""
 
     def __init__(
-        self, records: Sequence[StateTensor], length: int, rows: int, slots: int, device: torch.device
+        self,
+        records: Sequence[StateTensor],
+        length: int,
+        rows: int,
+        slots: int,
+        device: torch.device,
+        shard: Shard = Shard(),  # noqa: B008  a constant
     ) -> None:
-        """`length` is L: a row holds the records of L - 1 tokens."""
+        """`length` is L: a row holds the records of L - 1 tokens, those of the rank's head groups."""
         assert length > 1, "a state that is written in every step needs no ring"
         self.length, self.rows = length, rows
         self.cursors = torch.zeros(slots, dtype=torch.int32, device=device)
         self._views = {
             (record.layer, record.name): torch.zeros(
-                (rows, record.groups, length - 1, *record.shape), dtype=TORCH_DTYPE[record.dtype], device=device
+                (rows, shard.groups(record.groups), length - 1, *record.shape),
+                dtype=TORCH_DTYPE[record.dtype],
+                device=device,
             )
             for record in records
         }
@@ -35,9 +44,9 @@ class Rings:
         return self._views[layer, name]
 
 
-def row_bytes(records: Sequence[StateTensor], length: int) -> int:
-    """Bytes of one ring row, over all layers."""
-    return (length - 1) * sum(record.groups * record.group_bytes for record in records)
+def row_bytes(records: Sequence[StateTensor], length: int, shard: Shard = Shard()) -> int:  # noqa: B008  a constant
+    """Bytes of one ring row on one rank, over all layers."""
+    return (length - 1) * sum(shard.groups(record.groups) * record.group_bytes for record in records)
 
 
 def require_replay(state: ModelState, model_name: str) -> None:

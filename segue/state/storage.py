@@ -1,6 +1,6 @@
 """The one arena of a process and typed views into it; never decides who owns a page or a slot."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar
 
 import torch
@@ -19,15 +19,22 @@ TORCH_DTYPE: dict[DType, torch.dtype] = {
 
 
 class Storage:
-    """Page-major memory of all components, cut from one byte arena that is allocated (and registered) once for life."""
+    """Page-major memory of all components, cut from one byte arena that is allocated (and registered) once for life.
+
+    Of a worker whose ranks share its state this is what one rank has.
+    """
 
     cpu_copy_carries_mamba: ClassVar[bool] = False
     """Whether the host copy of a request's pages has its recurrent state in it. Here slots are copied by themselves."""
 
     def __init__(
-        self, layouts: Sequence[UnitLayout], counts: Mapping[ComponentName, int], device: torch.device
+        self,
+        layouts: Sequence[UnitLayout],
+        counts: Mapping[ComponentName, int],
+        device: torch.device,
+        arena: torch.Tensor | None = None,
     ) -> None:
-        """`counts`: units per component, sink included. Memory starts zeroed."""
+        """`counts`: units per component, sink included. Memory starts zeroed; `arena` gives it, uint8 [arena_bytes]."""
         COVERAGE.require(layout.component for layout in layouts)
         self.layouts = {layout.component: layout for layout in layouts}
         self._counts = dict(counts)
@@ -36,12 +43,22 @@ class Storage:
         for layout in layouts:
             self._base[layout.component] = total
             total += layout.unit_bytes * counts[layout.component]
-        self.arena = torch.zeros(total, dtype=torch.uint8, device=device)
+        self.arena = torch.zeros(total, dtype=torch.uint8, device=device) if arena is None else arena
+        assert self.arena.numel() == total, f"an arena of {self.arena.numel()} bytes for {total}"
         self._views: dict[tuple[int, str], torch.Tensor] = {
             (field.tensor.layer, field.tensor.name): self._view(layout, field)
             for layout in layouts
             for field in layout.fields
         }
+
+    @property
+    def ranks(self) -> "tuple[Storage, ...]":
+        """What each rank of the worker has of its state, in rank order."""
+        return (self,)
+
+    def units(self, component: ComponentName) -> int:
+        """How many units of a component there are, sink included."""
+        return self._counts[component]
 
     def view(self, layer: int, name: str) -> torch.Tensor:
         """Strided view of one state tensor over all units.
@@ -79,8 +96,51 @@ class Storage:
         for count in reversed(inner):
             strides.append(step)
             step *= count
-        return self.arena.view(dtype).as_strided(
+        typed = self.arena.view(dtype)
+        return typed.as_strided(
             (self._counts[layout.component], layout.groups, *inner),
             (layout.unit_bytes // size, layout.group_bytes // size, *reversed(strides)),
-            base // size,
+            typed.storage_offset() + base // size,
         )
+
+
+class SharedStorage(Storage):
+    """Rank 0's storage of a worker whose ranks share its state: one arena in which each rank has a part of every unit.
+
+    Rank 0 manages all of it; `arena` is the whole. The other ranks map the same memory, and touch their part within
+    forwards alone.
+    """
+
+    def __init__(
+        self,
+        layouts: Sequence[UnitLayout],
+        counts: Mapping[ComponentName, int],
+        allocate: Callable[[int], torch.Tensor],
+    ) -> None:
+        """`layouts` are rank 0's; `allocate` gives zeroed memory of so many bytes, uint8."""
+        of_ranks = tuple(zip(*(layout.of_ranks for layout in layouts), strict=True))
+        size = arena_bytes(layouts, counts)
+        whole = allocate(len(of_ranks) * size)
+        super().__init__(layouts, counts, whole.device, whole[:size])
+        self.arena = whole
+        self._ranks = tuple(
+            Storage(forms, counts, whole.device, whole[rank * size : (rank + 1) * size])
+            for rank, forms in enumerate(of_ranks)
+        )
+
+    @property
+    def ranks(self) -> tuple[Storage, ...]:
+        return self._ranks
+
+    def zero(self, component: ComponentName, unit: int) -> None:
+        for rank in self._ranks:
+            rank.zero(component, unit)
+
+    def copy(self, component: ComponentName, source: int, target: int) -> None:
+        for rank in self._ranks:
+            rank.copy(component, source, target)
+
+
+def arena_bytes(layouts: Sequence[UnitLayout], counts: Mapping[ComponentName, int]) -> int:
+    """Bytes of so many units of each component, on one rank."""
+    return sum(layout.unit_bytes * counts[layout.component] for layout in layouts)

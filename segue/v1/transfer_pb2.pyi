@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Introduction(_message.Message):
-    __slots__ = ("worker_id", "protocol_version", "fingerprint", "tp_rank", "tp_size", "arena", "nixl", "process")
+    __slots__ = ("worker_id", "protocol_version", "fingerprint", "tp_size", "arena", "nixl", "process")
     class FingerprintEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -19,7 +19,6 @@ class Introduction(_message.Message):
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
-    TP_RANK_FIELD_NUMBER: _ClassVar[int]
     TP_SIZE_FIELD_NUMBER: _ClassVar[int]
     ARENA_FIELD_NUMBER: _ClassVar[int]
     NIXL_FIELD_NUMBER: _ClassVar[int]
@@ -27,12 +26,11 @@ class Introduction(_message.Message):
     worker_id: str
     protocol_version: int
     fingerprint: _containers.ScalarMap[str, str]
-    tp_rank: int
     tp_size: int
     arena: Arena
     nixl: NixlEndpoint
     process: ProcessIdentity
-    def __init__(self, worker_id: _Optional[str] = ..., protocol_version: _Optional[int] = ..., fingerprint: _Optional[_Mapping[str, str]] = ..., tp_rank: _Optional[int] = ..., tp_size: _Optional[int] = ..., arena: _Optional[_Union[Arena, _Mapping]] = ..., nixl: _Optional[_Union[NixlEndpoint, _Mapping]] = ..., process: _Optional[_Union[ProcessIdentity, _Mapping]] = ...) -> None: ...
+    def __init__(self, worker_id: _Optional[str] = ..., protocol_version: _Optional[int] = ..., fingerprint: _Optional[_Mapping[str, str]] = ..., tp_size: _Optional[int] = ..., arena: _Optional[_Union[Arena, _Mapping]] = ..., nixl: _Optional[_Union[NixlEndpoint, _Mapping]] = ..., process: _Optional[_Union[ProcessIdentity, _Mapping]] = ...) -> None: ...
 
 class Arena(_message.Message):
     __slots__ = ("bytes", "parts")
@@ -43,16 +41,18 @@ class Arena(_message.Message):
     def __init__(self, bytes: _Optional[int] = ..., parts: _Optional[_Iterable[_Union[ArenaPart, _Mapping]]] = ...) -> None: ...
 
 class ArenaPart(_message.Message):
-    __slots__ = ("component", "base", "unit_bytes", "units")
+    __slots__ = ("component", "base", "unit_bytes", "units", "rank")
     COMPONENT_FIELD_NUMBER: _ClassVar[int]
     BASE_FIELD_NUMBER: _ClassVar[int]
     UNIT_BYTES_FIELD_NUMBER: _ClassVar[int]
     UNITS_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
     component: str
     base: int
     unit_bytes: int
     units: int
-    def __init__(self, component: _Optional[str] = ..., base: _Optional[int] = ..., unit_bytes: _Optional[int] = ..., units: _Optional[int] = ...) -> None: ...
+    rank: int
+    def __init__(self, component: _Optional[str] = ..., base: _Optional[int] = ..., unit_bytes: _Optional[int] = ..., units: _Optional[int] = ..., rank: _Optional[int] = ...) -> None: ...
 
 class ProcessIdentity(_message.Message):
     __slots__ = ("boot", "pid_namespace", "pid", "start_ticks", "net_namespace", "time_namespace")

@@ -1,5 +1,7 @@
 """Bodies of the calls between two workers, proto to value and back; decides nothing."""
 
+from collections.abc import Sequence
+
 from segue.errors import TransferRefused
 from segue.handoff import Part, Ticket
 from segue.ids import RequestId, ReservationId, WorkerId
@@ -13,7 +15,6 @@ from segue.peering import (
     ProcessIdentity,
     SelfTest,
 )
-from segue.state.layout import Shard
 from segue.state.spec import ComponentName
 from segue.v1 import transfer_pb2 as pb
 
@@ -96,13 +97,16 @@ def introduction_to_proto(value: Introduction) -> pb.Introduction:
         worker_id=value.worker_id,
         protocol_version=value.protocol_version,
         fingerprint=dict(value.fingerprint),
-        tp_rank=value.shard.tp_rank,
-        tp_size=value.shard.tp_size,
+        tp_size=value.tp_size,
         arena=pb.Arena(
             bytes=value.arena.bytes,
             parts=[
                 pb.ArenaPart(
-                    component=part.component.value, base=part.base, unit_bytes=part.unit_bytes, units=part.units
+                    component=part.component.value,
+                    base=part.base,
+                    unit_bytes=part.unit_bytes,
+                    units=part.units,
+                    rank=part.rank,
                 )
                 for part in value.arena.parts
             ],
@@ -116,21 +120,31 @@ def introduction_from_proto(message: pb.Introduction) -> Introduction:
     """Raises TransferRefused for values that make no sense."""
     if not message.HasField("process"):
         raise TransferRefused(f"the introduction of {message.worker_id} lacks its last field: it was cut on its way")
-    if not 0 <= message.tp_rank < message.tp_size:
-        raise TransferRefused(f"{message.worker_id} says it is rank {message.tp_rank} of {message.tp_size}")
     parts = tuple(
-        ArenaPart(component_from_proto(part.component), part.base, part.unit_bytes, part.units)
+        ArenaPart(component_from_proto(part.component), part.base, part.unit_bytes, part.units, part.rank)
         for part in message.arena.parts
     )
+    _require_ranks(message.worker_id, message.tp_size, parts)
     return Introduction(
         worker_id=WorkerId(message.worker_id),
         protocol_version=message.protocol_version,
         fingerprint=tuple(message.fingerprint.items()),
-        shard=Shard(message.tp_rank, message.tp_size),
+        tp_size=message.tp_size,
         arena=ArenaMap(message.arena.bytes, parts),
         process=process_from_proto(message.process),
         nixl=_endpoint_from_proto(message.nixl) if message.HasField("nixl") else None,
     )
+
+
+def _require_ranks(worker_id: str, tp_size: int, parts: Sequence[ArenaPart]) -> None:
+    """Raises TransferRefused unless every component has one part on each rank. One rank alone may have no state."""
+    found: dict[ComponentName, list[int]] = {}
+    for part in parts:
+        found.setdefault(part.component, []).append(part.rank)
+    # Counted first: a damaged degree is no reason to count up to it.
+    fits = tp_size == 1 if not parts else all(len(ranks) == tp_size for ranks in found.values())
+    if not fits or any(sorted(ranks) != list(range(tp_size)) for ranks in found.values()):
+        raise TransferRefused(f"{worker_id} says that {tp_size} ranks share {len(parts)} parts of state")
 
 
 def _endpoint_to_proto(value: NixlEndpoint) -> pb.NixlEndpoint:

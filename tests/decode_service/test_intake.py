@@ -51,7 +51,7 @@ class Door:
         self.intake.expect(handle, 1)
 
     def ask(self, handle: Handle = H1, prompt_tokens: int = 6, checkpoint: int | None = None) -> None:
-        self.intake.asked(Asked(handle, 1, PEER, Shard(), Ask(1, prompt_tokens, checkpoint)))
+        self.intake.asked(Asked(handle, 1, PEER, 1, Ask(1, prompt_tokens, checkpoint)))
 
     def turn(self) -> list[Reply]:
         """What the station does around a step."""
@@ -270,7 +270,7 @@ def test_a_late_word_of_an_earlier_call_is_none_of_the_call_after_it() -> None:
     assert door.turn() == [], "nor is it promised room"
     ended = Finished(None, EmittedToken(1, 0.0), Usage(6, 1, 0), reason="stop")
     assert door.intake.arrived(Arrived(H1, 1, ended)) is None
-    door.intake.asked(Asked(H1, 1, PEER, Shard(), Ask(2, 7, None), again.call))
+    door.intake.asked(Asked(H1, 1, PEER, 1, Ask(2, 7, None), again.call))
     (reply,) = door.turn()
     assert isinstance(reply.message, Grant)
     finished = Finished(reply.message.ticket, FIRST, Usage(7, 1, 2), ())
@@ -296,7 +296,7 @@ def test_what_a_late_request_was_promised_is_nobody_elses_before_its_sender_has_
             spec(f"q{handle}"), prompt=prompt, sampling=sampling, deadline_s=deadline_s, prefill_address="p"
         )
         station.apply(Submit(asked, handle))
-        station.apply(Asked(handle, 1, PEER, Shard(), Ask(1, len(prompt), None)))
+        station.apply(Asked(handle, 1, PEER, 1, Ask(1, len(prompt), None)))
         station.turn()
     assert door.counts()["full"][1] > 0
     door.made.clock.now = 6.0
@@ -319,7 +319,7 @@ def test_whom_a_refused_request_kept_out_gets_its_promise_though_nothing_else_ha
             prefill_address="p",
         )
         station.apply(Submit(asked, handle))
-        station.apply(Asked(handle, 1, PEER, Shard(), Ask(1, told, None)))
+        station.apply(Asked(handle, 1, PEER, 1, Ask(1, told, None)))
     replies: list[Reply] = []
     for _ in range(6):
         if (news := station.turn()) is not None:

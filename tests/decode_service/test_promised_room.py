@@ -61,7 +61,7 @@ def test_a_recalled_output_whose_room_was_taken_waits_for_room_again() -> None:
     request = next(one for one in made.engine.live_requests() if one.handle == 3)
     while request.tables is not None:
         made.step()
-    intake.asked(Asked(Handle(3), 1, WorkerId("p"), Shard(), Ask(1, 24, None), reply.message.call))
+    intake.asked(Asked(Handle(3), 1, WorkerId("p"), 1, Ask(1, 24, None), reply.message.call))
     intake.grant_promised()
     door.note_ended()
     assert request in made.engine.live_requests()

@@ -18,16 +18,12 @@ from kv_transfer.hosting.neighbours import Neighbours
 from prefill_service.host import PrefillHost
 from prefill_service.worker import PrefillWorker
 from segue.batch.request import FinishReason
-from segue.build import assemble
+from segue.build import assemble, open_model
 from segue.config import EngineConfig
 from segue.engine import Engine
 from segue.ids import Handle
-from segue.models.options import BuildOptions
-from segue.models.registry import build_model
 from segue.runner.context import Model, StepContext
-from segue.state.spec import KV_DTYPES
 from segue.weights.folder import ModelFolder
-from segue.weights.source import WeightSource
 from segue.wire import GenerateSpec, PoolStatus, WorkerStatus
 from tests.decode_service.gates import Gate
 from tests.decode_service.router_end import Attachment, RouterEnd
@@ -78,16 +74,15 @@ def loading(
     """Loads an engine, on whatever thread it is called. Without `retraction` nobody is taken off the device."""
 
     def build() -> Loaded:
-        torch.set_num_threads(config.threads)
         folder = ModelFolder.open(config.model)
-        options = BuildOptions(kv_dtype=KV_DTYPES.get(config.kv_dtype), deterministic=config.deterministic)
-        model = build_model(folder.config, WeightSource(folder.files, lambda _: None), options)
+        model, crew = open_model(config, folder)
         built = assemble(
             config,
             model if gate is None else GatedModel(model, gate),
             name="small",
             generation=folder.generation,
             retraction=None if retraction is None else retraction_parts(retraction, config.page_tokens),
+            crew=crew,
         )
         facts = built.engine.facts
         ours = fingerprint(folder, facts)

@@ -6,7 +6,6 @@ from kv_transfer.choice import candidates
 from segue.handoff import TransportName
 from segue.ids import WorkerId
 from segue.peering import ArenaMap, Introduction, MemoryRegion, NixlEndpoint, ProcessIdentity
-from segue.state.layout import Shard
 
 LOCAL, NIXL, GRPC = TransportName.LOCAL, TransportName.NIXL, TransportName.GRPC
 
@@ -17,7 +16,7 @@ def worker(pid: int, device: str | None = "cpu") -> Introduction:
         worker_id=WorkerId(f"w{pid}"),
         protocol_version=1,
         fingerprint=(),
-        shard=Shard(),
+        tp_size=1,
         arena=ArenaMap(1, ()),
         process=ProcessIdentity("boot", 1, 1, 1, pid, 1),
         nixl=NixlEndpoint(f"a{pid}", b"", b"", region, region) if device else None,

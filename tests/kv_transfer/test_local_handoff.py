@@ -16,7 +16,6 @@ from kv_transfer.sending import PartDone, Sending, TicketSettled
 from segue.errors import DigestMismatch, TransferRefused
 from segue.handoff import Part, Terms, UnitRow
 from segue.ids import RequestId, WorkerId
-from segue.state.layout import Shard
 from segue.state.needs import page_count
 from tests.support.handoff_state import (
     FULL,
@@ -53,7 +52,7 @@ class Pair:
             slot = take_row(pools, part, RECURRENT, 0, 1)
             write_slot(self.source, slot.units[0] or 0, "r", depth)
             self.rows.append(slot)
-        self.incoming = self.receiver.grant(WORKER, Shard(), RequestId("r"), 1, 1, terms, headroom_tokens=5)
+        self.incoming = self.receiver.grant(WORKER, 1, RequestId("r"), 1, 1, terms, headroom_tokens=5)
         self.plan = make_plan(terms, side, side)
         self.sending = Sending[Push](time.monotonic, in_flight_max=2)
         self.sender = Sender(self.sending, lambda: None)

@@ -17,7 +17,6 @@ from segue.errors import WorkerUnavailable
 from segue.handoff import Ticket, TransportName
 from segue.ids import WorkerId
 from segue.peering import ArenaMap, Introduction, Life, ProcessIdentity
-from segue.state.layout import Shard
 from segue.v1 import transfer_pb2_grpc
 from segue.wire.peer_client import PeerClient
 from segue.wire.transfer_calls import life_to_proto
@@ -32,7 +31,7 @@ def introduction(worker_id: WorkerId, process: ProcessIdentity) -> Introduction:
         worker_id=worker_id,
         protocol_version=1,
         fingerprint=(),
-        shard=Shard(),
+        tp_size=1,
         arena=ArenaMap(0, ()),
         process=process,
     )

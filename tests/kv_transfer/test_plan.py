@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kv_transfer.plan import Piece, Side, TransferPlan, byte_runs, make_plan
+from kv_transfer.plan import ByteRun, Piece, Side, TransferPlan, byte_runs, make_plan
 from segue.errors import TransferRefused
 from segue.handoff import Part, Terms
 from segue.state.layout import Shard, layouts
@@ -158,20 +158,45 @@ def test_unlike_sides_are_refused_by_name_and_values(theirs: Side, name: str) ->
         make_plan(Terms(4, 0), side(), theirs)
 
 
-def test_unlike_degrees_of_tensor_parallelism_are_refused_with_both_named() -> None:
-    with pytest.raises(TransferRefused, match="split over 1 tensor-parallel ranks, the receiver over 2"):
-        make_plan(Terms(4, 0), side(), side(shard=Shard(0, 2)))
+DEGREES = (1, 2, 4)
 
 
-def test_a_rank_sends_to_the_same_rank_and_to_no_other() -> None:
-    ours = side(shard=Shard(1, 2)).layouts[0]
-    (run,) = byte_runs(ours, ours)
-    assert (run.source_offset, run.target_offset, run.bytes) == (0, 0, ours.unit_bytes)
-    with pytest.raises(TransferRefused, match="no full head group in common"):
-        byte_runs(ours, side(shard=Shard(0, 2)).layouts[0])
+@pytest.mark.parametrize("sender", DEGREES)
+@pytest.mark.parametrize("receiver", DEGREES)
+@pytest.mark.parametrize("groups", [1, 2, 4, 8])
+def test_every_rank_gets_each_of_its_groups_once_from_a_rank_that_has_it(
+    sender: int, receiver: int, groups: int
+) -> None:
+    ours, theirs = (replace(side(shard=Shard(0, tp)).layouts[0], total_groups=groups) for tp in (sender, receiver))
+    got: dict[int, list[int]] = {rank: [] for rank in range(receiver)}
+    senders: dict[int, list[int]] = {}
+    for run in byte_runs(ours, theirs):
+        source, target = ours.of_ranks[run.source_rank], theirs.of_ranks[run.target_rank]
+        assert run.source_offset + run.bytes <= source.unit_bytes
+        assert run.target_offset + run.bytes <= target.unit_bytes
+        first, taken = (
+            (form.first_group * form.group_bytes + offset) // form.group_bytes
+            for form, offset in ((source, run.source_offset), (target, run.target_offset))
+        )
+        assert first == taken, "a group arrives as another one"
+        for group in range(first, first + run.bytes // ours.group_bytes):
+            got[run.target_rank].append(group)
+            senders.setdefault(group, []).append(run.source_rank)
+    for rank, found in got.items():
+        form = theirs.of_ranks[rank]
+        assert found == list(range(form.first_group, form.first_group + form.groups))
+    for group, ranks in senders.items():
+        # Whoever has a copy sends as often as the others that have one, give or take one.
+        counts = [ranks.count(rank) for rank in ours.shard.holders(groups, group)]
+        assert max(counts) - min(counts) <= 1
+
+
+def test_between_equal_degrees_a_rank_sends_to_the_same_rank_in_one_run() -> None:
+    ours = replace(side(shard=Shard(0, 2)).layouts[0], total_groups=4)
+    assert byte_runs(ours, ours) == tuple(ByteRun(0, 0, ours.unit_bytes, rank, rank) for rank in range(2))
 
 
 def test_the_same_size_split_otherwise_is_refused() -> None:
     ours = side().layouts[0]
-    with pytest.raises(TransferRefused, match="a head group of full has"):
-        byte_runs(ours, replace(ours, groups=2, group_bytes=2 * ours.group_bytes))
+    with pytest.raises(TransferRefused, match="total_groups of full are"):
+        byte_runs(ours, replace(ours, total_groups=2, group_bytes=2 * ours.group_bytes))

@@ -51,7 +51,7 @@ from segue.handoff import (
 )
 from segue.ids import RequestId, RouterId, WorkerId
 from segue.peering import Introduction
-from segue.state.layout import Shard, UnitLayout
+from segue.state.layout import UnitLayout
 from segue.state.needs import page_count
 from segue.v1 import transfer_pb2 as pb
 from segue.v1 import transfer_pb2_grpc
@@ -114,7 +114,6 @@ def fingerprint_fields(setting: Setting, layouts: tuple[UnitLayout, ...]) -> tup
         kernel_chunk=setting.page_tokens,
         components=describe_layouts(layouts),
         protocol_version=PROTOCOL_VERSION,
-        shard=Shard(),
     )
     return tuple(fingerprint.fields().items())
 
@@ -233,7 +232,7 @@ class Worker:
         checkpoint = ask.checkpoint if script.checkpoint is not None else None
         terms = Terms(ask.prompt_tokens, script.held_tokens, checkpoint)
         request_id = RequestId(script.request)
-        return self.receiver.grant(peer.worker_id, peer.shard, request_id, 1, ask.number, terms, headroom_tokens=3)
+        return self.receiver.grant(peer.worker_id, peer.tp_size, request_id, 1, ask.number, terms, headroom_tokens=3)
 
     async def _end(self, address: str, call: PrefillCall, peer: Introduction) -> None:
         """The call is over: what may still be written is quarantined until the sender answers or is proven dead."""
@@ -287,7 +286,7 @@ class Worker:
             worker_id=self.worker_id,
             protocol_version=PROTOCOL_VERSION,
             fingerprint=fingerprint_fields(self.setting, self.side.layouts),
-            shard=Shard(),
+            tp_size=1,
             arena=self.arena,
             process=own_process(),
         )

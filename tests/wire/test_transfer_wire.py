@@ -41,7 +41,6 @@ from segue.peering import (
     SelfTest,
     metadata_digest,
 )
-from segue.state.layout import Shard
 from segue.state.spec import ComponentName
 from segue.tokens import token_array
 from segue.v1 import transfer_pb2 as pb
@@ -128,7 +127,7 @@ def introduction(nixl: NixlEndpoint | None) -> Introduction:
         worker_id=WorkerId("w"),
         protocol_version=1,
         fingerprint=(("a", "1"), ("b", "2")),
-        shard=Shard(1, 2),
+        tp_size=2,
         arena=ArenaMap(LARGE, (ArenaPart(ComponentName.WINDOW, LARGE, 1 << 33, 7),)),
         process=PROCESS,
         nixl=nixl,
@@ -142,8 +141,8 @@ def test_an_introduction_arrives_as_it_was_with_and_without_nixl() -> None:
         raw = introduction_to_proto(value).SerializeToString()
         came = introduction_from_proto(pb.Introduction.FromString(raw))
         assert dict(came.fingerprint) == dict(value.fingerprint)
-        assert (came.shard, came.arena, came.process, came.nixl) == (
-            value.shard,
+        assert (came.tp_size, came.arena, came.process, came.nixl) == (
+            value.tp_size,
             value.arena,
             value.process,
             value.nixl,
@@ -188,8 +187,10 @@ def test_what_this_build_does_not_know_is_refused() -> None:
     row = pb.UnitRow(part="state", component="soul", first=0, units=[1])
     with pytest.raises(TransferRefused, match="'soul'"):
         receiver_message_from_proto(pb.ReceiverMessage(grant=pb.Grant(rows=[row], lease_s=1)))
-    with pytest.raises(TransferRefused, match="rank 2 of 2"):
-        introduction_from_proto(pb.Introduction(tp_rank=2, tp_size=2, process=pb.ProcessIdentity()))
+    arena = pb.Arena(bytes=64, parts=[pb.ArenaPart(component="full", unit_bytes=64, units=1)])
+    for tp_size in (0, 2, 1 << 31):
+        with pytest.raises(TransferRefused, match=f"{tp_size} ranks share 1 part"):
+            introduction_from_proto(pb.Introduction(tp_size=tp_size, arena=arena, process=pb.ProcessIdentity()))
 
 
 def test_a_message_without_the_field_that_comes_last_was_cut_and_is_refused() -> None:

@@ -8,7 +8,7 @@ import sys
 from tests.cluster.deployment import gone
 
 CHILD = (
-    "import os, sys; from deploy.tether import tie_to_parent; tie_to_parent(int(sys.argv[1])); "
+    "import os, sys; from segue.tether import tie_to_parent; tie_to_parent(int(sys.argv[1])); "
     "print(os.getpid(), flush=True); sys.stdin.read()"
 )
 PARENT = (

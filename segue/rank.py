@@ -1,0 +1,27 @@
+"""A tensor-parallel rank above 0, as the process that rank 0 starts: `python -m segue.rank PID`, its parent's."""
+
+import sys
+
+from segue.tether import tie_to_parent
+from segue.threads import let_waiting_threads_sleep
+
+
+def main() -> None:
+    """Runs until rank 0 ends."""
+    # Also of one that is stopped or hangs in a sum nothing is left when rank 0 is gone.
+    tie_to_parent(int(sys.argv[1]))
+    let_waiting_threads_sleep()
+    # Here: torch reads when it is loaded what the line above says.
+    from segue.build import build_follower
+    from segue.errors import ServingError
+    from segue.runner.ranks.follower import answer_call, follow
+
+    try:
+        follow(answer_call(), build_follower)
+    except ServingError as error:
+        # Rank 0 meets the same, or that this one is gone.
+        sys.exit(f"segue rank: {error.message}")
+
+
+if __name__ == "__main__":
+    main()

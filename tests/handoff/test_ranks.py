@@ -1,0 +1,78 @@
+"""Workers of several tensor-parallel ranks: equal and unequal degrees on the two sides move the same state."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from decode_service.retraction.config import RetractionConfig
+from segue.batch.sampling import SamplingParams
+from segue.wire import GenerateSpec
+from tests.decode_service.router_end import spec
+from tests.handoff.pair import Answer, alone, paired
+from tests.support.checkpoints import VOCAB
+
+FORCED = RetractionConfig(host_bytes=32 << 20, verify=True, test_interval=3)
+NEAR = 1e-4
+
+
+def asking(count: int) -> list[GenerateSpec]:
+    asked = []
+    for number in range(count):
+        sampling = SamplingParams(seed=number, temperature=0.0, max_tokens=12 + number, logprobs=0, ignore_eos=True)
+        prompt = tuple(2 + (31 * number + 7 * i + i * i) % (VOCAB - 2) for i in range(20 + 13 * number))
+        asked.append(replace(spec(f"q{number}"), prompt=prompt, sampling=sampling))
+    return asked
+
+
+def alike(found: Sequence[Answer], right: Sequence[Answer]) -> None:
+    """The same tokens, and logprobs but for the order in which sums are taken."""
+    for one, other in zip(found, right, strict=True):
+        assert one.error is None
+        assert one.tokens == other.tokens
+        assert one.logprobs == pytest.approx(other.logprobs, abs=NEAR)
+
+
+@pytest.mark.parametrize(
+    ("prefill", "decode", "transport"),
+    [
+        (2, 1, "grpc"),
+        (1, 2, "nixl"),
+        (2, 2, "local"),
+        *(
+            pytest.param(
+                prefill, decode, transport, marks=pytest.mark.slow if 4 in (prefill, decode) else pytest.mark.long
+            )
+            for transport in ("nixl", "grpc")
+            for prefill in (1, 2, 4)
+            for decode in (1, 2, 4)
+            if (prefill, decode) != (1, 1)
+        ),
+    ],
+)
+async def test_any_two_degrees_hand_over_a_whole_state(hybrid: Path, prefill: int, decode: int, transport: str) -> None:
+    """Digests are compared at every handoff; the checkpoint has two KV heads, so of four ranks two share each."""
+    asked = asking(4)
+    async with paired(
+        hybrid, transports=transport, prefill={"tp": prefill}, decode={"tp": decode}, max_len=256
+    ) as pair:
+        found = await pair.ask(asked)
+        await pair.emptied()
+        handoffs = (await pair.decode.worker.status()).transfers.count
+    alike(found, await alone(hybrid, asked, max_len=256))
+    assert handoffs == len(asked)
+
+
+async def test_retraction_on_two_ranks_changes_no_bit(hybrid: Path) -> None:
+    asked = asking(6)
+    both: dict[str, object] = {"tp": 2}
+    async with paired(hybrid, prefill=both, decode=both, max_len=256) as pair:
+        right = await pair.ask(asked)
+    async with paired(hybrid, prefill=both, decode=both, max_len=256, retraction=FORCED) as pair:
+        found = await pair.ask(asked)
+        await pair.emptied()
+        seen = (await pair.decode.worker.status()).retraction
+    assert found == right
+    assert seen.by_test == seen.resumed > 5
+    assert (seen.recomputed, seen.mismatched) == (0, 0)

@@ -1,0 +1,1 @@
+"""Workers of several tensor-parallel ranks, as real processes."""

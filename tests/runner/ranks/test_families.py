@@ -1,0 +1,82 @@
+"""A model on several ranks is the model on one, but for the order in which sums are taken."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from transformers import PretrainedConfig
+
+from segue.errors import ConfigError
+from tests.runner.ranks.engines import answers, asking, engine
+from tests.support.checkpoints import lara_mini_config, llama_config, qwen3_config, write_checkpoint
+
+NEAR = 1e-4
+# Two KV heads and two groups of recurrent heads: of four ranks two share each.
+FAMILIES: dict[str, Callable[[], PretrainedConfig]] = {
+    "lara": lara_mini_config,
+    "experts": lambda: lara_mini_config(experts=4),
+    "qwen": qwen3_config,
+    "llama": lambda: llama_config(attention_bias=True),
+}
+
+
+@pytest.mark.parametrize("family", ["lara", *(pytest.param(name, marks=pytest.mark.long) for name in [*FAMILIES][1:])])
+@pytest.mark.parametrize("tp", [2, pytest.param(4, marks=pytest.mark.long)])
+def test_a_family_on_several_ranks_puts_out_the_same(tmp_path: Path, family: str, tp: int) -> None:
+    write_checkpoint(FAMILIES[family](), tmp_path)
+    asked = asking()
+    with engine(tmp_path) as one:
+        right = answers(one, asked)
+    with engine(tmp_path, tp=tp) as several:
+        found = answers(several, asked)
+    for ours, theirs in zip(found, right, strict=True):
+        assert [token.token_id for token in ours] == [token.token_id for token in theirs]
+        assert [token.logprob for token in ours] == pytest.approx([token.logprob for token in theirs], abs=NEAR)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("tp", [2, 4])
+def test_deterministic_ranks_do_not_depend_on_the_batch(hybrid: Path, tp: int) -> None:
+    asked = asking()
+    with engine(hybrid, tp=tp, deterministic=True) as built:
+        together = answers(built, asked)
+    with engine(hybrid, tp=tp, deterministic=True, max_running=1, chunk_tokens=7) as built:
+        assert answers(built, asked) == together
+
+
+def test_rings_of_ranks_are_folded_when_a_slot_is_read(hybrid: Path) -> None:
+    """Turns that end on the grid are donated behind pending records."""
+    asked = [
+        replace(one, sampling=replace(one.sampling, max_tokens=65 - len(one.prompt), temperature=0.0))
+        for one in asking(3)
+    ]
+    with engine(hybrid, replay_length=8, prefix_cache=True) as one:
+        right = [answers(one, asked), answers(one, asked)]
+        folded = one.engine.status().replay.folds_read
+    with engine(hybrid, replay_length=8, prefix_cache=True, tp=2) as two:
+        found = [answers(two, asked), answers(two, asked)]
+        assert two.engine.status().replay.folds_read == folded > 0
+    assert [[t.token_id for t in one] for some in found for one in some] == [
+        [t.token_id for t in one] for some in right for one in some
+    ]
+
+
+@pytest.mark.parametrize(
+    ("config", "what"),
+    [
+        (llama_config(num_attention_heads=2, num_key_value_heads=1), "2 query heads cannot be dealt out over 4"),
+        (
+            llama_config(num_attention_heads=12, num_key_value_heads=3, hidden_size=96),
+            "3 key and value heads cannot be dealt out over 4",
+        ),
+        (
+            lara_mini_config(linear_num_key_heads=3, linear_num_value_heads=3),
+            "3 linear key heads cannot be dealt out over 4",
+        ),
+    ],
+)
+def test_heads_that_cannot_be_dealt_out_are_refused(tmp_path: Path, config: PretrainedConfig, what: str) -> None:
+    write_checkpoint(config, tmp_path)
+    with pytest.raises(ConfigError, match=what), engine(tmp_path, tp=4):
+        pass

@@ -1,0 +1,100 @@
+"""A rank that ends or freezes ends its worker, in a step and between two; ranks never outlive rank 0."""
+
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from segue.build import BuiltEngine
+from segue.errors import RankLost
+from segue.ids import Handle
+from segue.runner.ranks.crew import Crew
+from tests.runner.ranks.engines import asking, engine
+
+LIMIT_S = 2.0
+SIGNALS = [signal.SIGKILL, signal.SIGSTOP]
+
+
+def step_for_ever(built: BuiltEngine) -> None:
+    for number in itertools.count():
+        built.engine.submit(asking(1, 100)[0], Handle(number))
+        while (record := built.engine.launch()) is not None:
+            built.engine.commit(record)
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_rank_lost_between_steps_is_known(hybrid: Path, number: signal.Signals) -> None:
+    with engine(hybrid, tp=2, rank_limit_s=LIMIT_S) as built:
+        assert built.crew is not None
+        os.kill(built.crew.pids[0], number)
+        with pytest.raises(RankLost, match="rank 1 of 2"):
+            built.crew.lost.result(LIMIT_S + 3)
+        with pytest.raises(RankLost):
+            step_for_ever(built)
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_rank_lost_within_a_step_ends_the_step(hybrid: Path, number: signal.Signals) -> None:
+    with engine(hybrid, tp=2, rank_limit_s=LIMIT_S) as built:
+        assert built.crew is not None
+        # A process of its own: it strikes whatever this one does.
+        strike = f"import os, time; time.sleep(0.5); os.kill({built.crew.pids[0]}, {int(number)})"
+        with subprocess.Popen([sys.executable, "-c", strike]):
+            started = time.monotonic()
+            with pytest.raises(RankLost):
+                step_for_ever(built)
+        assert time.monotonic() - started < LIMIT_S + 8
+
+
+def test_ranks_end_with_rank_0(hybrid: Path) -> None:
+    lead = (
+        "import sys; from pathlib import Path; from tests.runner.ranks.engines import engine\n"
+        "with engine(Path(sys.argv[1]), tp=2) as built:\n"
+        "    print(*built.crew.pids, flush=True); sys.stdin.read()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", lead, str(hybrid)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        pids = [int(pid) for pid in process.stdout.readline().split()]
+        process.kill()
+    assert len(pids) == 1
+    _until(lambda: not any(_runs(pid) for pid in pids))
+
+
+def test_a_rank_that_does_not_come_is_told_at_once() -> None:
+    with pytest.raises(RankLost, match="rank 1 ended with 3"):
+        Crew(2, [sys.executable, "-c", "raise SystemExit(3)"], LIMIT_S)
+
+
+def test_who_does_not_know_the_secret_is_turned_away() -> None:
+    stranger = (
+        "import os, socket, struct, time; host, port, *_ = os.environ['SEGUE_RANK'].split()\n"
+        "ends = [socket.create_connection((host, int(port))) for _ in range(2)]\n"
+        "for end in ends: end.sendall(struct.pack('<qq', 0, 16) + b'wrong 1 orders  ')\n"
+        "for end in ends: assert end.recv(1) == b''\n"
+        "raise SystemExit(4)\n"
+    )
+    with pytest.raises(RankLost, match="rank 1 ended with 4"):
+        Crew(2, [sys.executable, "-c", stranger], LIMIT_S)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def _until(done: Callable[[], bool]) -> None:
+    end = time.monotonic() + 10
+    while not done():
+        assert time.monotonic() < end
+        os.sched_yield()
