@@ -33,7 +33,7 @@ from segue.runner.ranks.crew import Crew
 from segue.runner.ranks.follower import Call, Follower
 from segue.runner.ranks.led import LedModel, LedReplay
 from segue.runner.ranks.orders import COMPONENTS, Order
-from segue.runner.ranks.process_ranks import keep_store, open_ranks, reach_store
+from segue.runner.ranks.process_ranks import ProcessRanks, keep_store, reach_store
 from segue.runner.replay import StepReplay
 from segue.runner.runner import Runner
 from segue.runner.sampler import Sampler
@@ -108,13 +108,15 @@ def open_model(
     options = _options(config)
     if config.tp == 1:
         return build_model(folder.config, WeightSource(folder.files, progress), options), None
-    crew = Crew(config.tp, [sys.executable, "-m", "segue.rank", str(os.getpid())], config.rank_limit_s)
+    store = keep_store(config.tp)
+    about = {**asdict(config), "model": str(config.model), "store_port": store.port}
+    crew = Crew(config.tp, [sys.executable, "-m", "segue.rank", str(os.getpid())], config.rank_limit_s, about)
     try:
-        store = keep_store(config.tp)
-        crew.introduce({**asdict(config), "model": str(config.model), "store_port": store.port})
-        ranks = open_ranks(Shard(0, config.tp), store, config.rank_limit_s, ordered=config.deterministic)
+        ranks = ProcessRanks(Shard(0, config.tp), ordered=config.deterministic)
         model = build_model(folder.config, WeightSource(folder.files, progress), replace(options, ranks=ranks))
+        crew.meet()
         crew.answers(_BUILD_S)
+        ranks.meet(store, config.rank_limit_s)
     except BaseException:
         crew.close()
         raise
@@ -127,12 +129,15 @@ def build_follower(about: Mapping[str, object], call: Call) -> Follower:
     port = given.pop("store_port")
     assert isinstance(port, int)
     config = section(EngineConfig, given, "engine")
+    limit_s = config.rank_limit_s
     _set_threads(config)
     shard = Shard(call.rank, config.tp)
-    ranks = open_ranks(shard, reach_store(config.tp, port), config.rank_limit_s, ordered=config.deterministic)
+    ranks = ProcessRanks(shard, ordered=config.deterministic)
     folder = ModelFolder.open(config.model)
     model = build_model(folder.config, WeightSource(folder.files), replace(_options(config), ranks=ranks))
-    return Follower(model, shard, config.page_tokens, call.memory)
+    return Follower(
+        model, shard, config.page_tokens, call.memory, lambda: ranks.meet(reach_store(config.tp, port), limit_s)
+    )
 
 
 def assemble(

@@ -39,7 +39,7 @@ def alike(found: Sequence[Answer], right: Sequence[Answer]) -> None:
     [
         (2, 1, "grpc"),
         (1, 2, "nixl"),
-        (2, 2, "local"),
+        pytest.param(2, 2, "local", marks=pytest.mark.long),
         *(
             pytest.param(
                 prefill, decode, transport, marks=pytest.mark.slow if 4 in (prefill, decode) else pytest.mark.long
@@ -64,6 +64,7 @@ async def test_any_two_degrees_hand_over_a_whole_state(hybrid: Path, prefill: in
     assert handoffs == len(asked)
 
 
+@pytest.mark.long
 async def test_retraction_on_two_ranks_changes_no_bit(hybrid: Path) -> None:
     asked = asking(6)
     both: dict[str, object] = {"tp": 2}

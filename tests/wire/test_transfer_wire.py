@@ -128,7 +128,7 @@ def introduction(nixl: NixlEndpoint | None) -> Introduction:
         protocol_version=1,
         fingerprint=(("a", "1"), ("b", "2")),
         tp_size=2,
-        arena=ArenaMap(LARGE, (ArenaPart(ComponentName.WINDOW, LARGE, 1 << 33, 7),)),
+        arena=ArenaMap(LARGE, tuple(ArenaPart(ComponentName.WINDOW, LARGE, 1 << 33, 7, rank) for rank in range(2))),
         process=PROCESS,
         nixl=nixl,
     )

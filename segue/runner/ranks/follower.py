@@ -37,9 +37,12 @@ class Call:
 class Follower:
     """One rank's model, and the state that rank 0 manages."""
 
-    def __init__(self, model: Model, shard: Shard, page_tokens: int, memory: SharedMemory) -> None:
-        """`memory` is that of the whole worker."""
+    def __init__(
+        self, model: Model, shard: Shard, page_tokens: int, memory: SharedMemory, meet: Callable[[], None]
+    ) -> None:
+        """`memory` is that of the whole worker; `meet` joins the group that the model sums over."""
         self._model, self._shard, self._page_tokens, self._memory = model, shard, page_tokens, memory
+        self.meet = meet
         self._storage: Storage | None = None
         self._rings: Rings | None = None
         self._folds: RingFolds | None = None
@@ -102,6 +105,7 @@ def follow(call: Call, make: Callable[[dict[str, object], Call], Follower]) -> N
     with contextlib.suppress(ConnectionError):
         follower = make(json.loads(call.orders.take_bytes()), call)
         call.orders.put_bytes(b"built")
+        follower.meet()
         while True:
             order, values = call.orders.take()
             if (answer := follower.carry_out(Order(order), values)) is not None:

@@ -32,11 +32,31 @@ _MEET_S = 120.0
 class ProcessRanks:
     """One rank's end of the group (segue.layers.ranks.Ranks). With `ordered` a sum does not depend on the batch."""
 
-    def __init__(self, shard: Shard, group: Group, *, ordered: bool) -> None:
+    def __init__(self, shard: Shard, *, ordered: bool) -> None:
+        """Knows its place at once; sums nothing before `meet`."""
         self.shard = shard
-        self._group = group
+        self._met: Group | None = None
         # Two addends have one order. Of more, every element is to have the same.
         self._ordered = ordered and shard.tp_size > 2
+
+    def meet(self, store: TCPStore, limit_s: float) -> None:
+        """Meets the other ranks. Raises RankLost when they do not come; so do sums in which one is missing for
+        `limit_s`.
+        """
+        shard = self.shard
+        try:
+            group = ProcessGroupGloo(
+                PrefixStore("ranks", store), shard.tp_rank, shard.tp_size, timedelta(seconds=_MEET_S)
+            )
+            group._set_default_timeout(timedelta(seconds=limit_s))
+        except RuntimeError as error:
+            raise RankLost(f"rank {shard.tp_rank} of {shard.tp_size} did not meet the others: {error}") from error
+        self._met = cast(Group, group)
+
+    @property
+    def _group(self) -> Group:
+        assert self._met is not None, "a sum before the ranks have met"
+        return self._met
 
     def add_up(self, part: Tensor) -> Tensor:
         """Raises RankLost."""
@@ -78,16 +98,3 @@ def keep_store(tp_size: int) -> TCPStore:
 def reach_store(tp_size: int, port: int) -> TCPStore:
     """The same store, seen from another rank."""
     return TCPStore("127.0.0.1", port, tp_size, is_master=False)
-
-
-def open_ranks(shard: Shard, store: TCPStore, limit_s: float, *, ordered: bool) -> ProcessRanks:
-    """Meets the other ranks. Raises RankLost when they do not come, and when one takes no part in a sum for `limit_s`.
-
-    On the CPU: NCCL wants the ranks' devices, and a storage that is spread over them.
-    """
-    try:
-        group = ProcessGroupGloo(PrefixStore("ranks", store), shard.tp_rank, shard.tp_size, timedelta(seconds=_MEET_S))
-        group._set_default_timeout(timedelta(seconds=limit_s))
-    except RuntimeError as error:
-        raise RankLost(f"rank {shard.tp_rank} of {shard.tp_size} did not meet the others: {error}") from error
-    return ProcessRanks(shard, cast(Group, group), ordered=ordered)

@@ -45,6 +45,7 @@ def test_deterministic_ranks_do_not_depend_on_the_batch(hybrid: Path, tp: int) -
         assert answers(built, asked) == together
 
 
+@pytest.mark.long
 def test_rings_of_ranks_are_folded_when_a_slot_is_read(hybrid: Path) -> None:
     """Turns that end on the grid are donated behind pending records."""
     asked = [

@@ -18,7 +18,7 @@ from segue.runner.ranks.crew import Crew
 from tests.runner.ranks.engines import asking, engine
 
 LIMIT_S = 2.0
-SIGNALS = [signal.SIGKILL, signal.SIGSTOP]
+SIGNALS = [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.long)]
 
 
 def step_for_ever(built: BuiltEngine) -> None:
@@ -52,6 +52,7 @@ def test_a_rank_lost_within_a_step_ends_the_step(hybrid: Path, number: signal.Si
         assert time.monotonic() - started < LIMIT_S + 8
 
 
+@pytest.mark.long
 def test_ranks_end_with_rank_0(hybrid: Path) -> None:
     lead = (
         "import sys; from pathlib import Path; from tests.runner.ranks.engines import engine\n"
@@ -69,8 +70,8 @@ def test_ranks_end_with_rank_0(hybrid: Path) -> None:
 
 
 def test_a_rank_that_does_not_come_is_told_at_once() -> None:
-    with pytest.raises(RankLost, match="rank 1 ended with 3"):
-        Crew(2, [sys.executable, "-c", "raise SystemExit(3)"], LIMIT_S)
+    with pytest.raises(RankLost, match="rank 1 of 2 ended with 3"):
+        came([sys.executable, "-c", "raise SystemExit(3)"])
 
 
 def test_who_does_not_know_the_secret_is_turned_away() -> None:
@@ -81,8 +82,14 @@ def test_who_does_not_know_the_secret_is_turned_away() -> None:
         "for end in ends: assert end.recv(1) == b''\n"
         "raise SystemExit(4)\n"
     )
-    with pytest.raises(RankLost, match="rank 1 ended with 4"):
-        Crew(2, [sys.executable, "-c", stranger], LIMIT_S)
+    with pytest.raises(RankLost, match="rank 1 of 2 ended with 4"):
+        came([sys.executable, "-c", stranger])
+
+
+def came(command: list[str]) -> None:
+    """Two ranks, the second one started by `command`."""
+    with Crew(2, command, LIMIT_S, {}) as crew:
+        crew.meet()
 
 
 def _runs(pid: int) -> bool:
