@@ -28,7 +28,8 @@ async def test_outputs_are_those_of_one_worker(hybrid: Path, transport: str) -> 
     assert apart != await alone(hybrid, asked)
 
 
-@pytest.mark.parametrize("family", ["sliding", pytest.param("dense", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("family", ["sliding", "dense"])
 async def test_models_without_some_component_hand_over_what_they_have(
     family: str, request: pytest.FixtureRequest
 ) -> None:
@@ -75,9 +76,8 @@ async def test_workers_that_store_keys_differently_are_refused_by_name(hybrid: P
         await pair.emptied()
 
 
-@pytest.mark.parametrize(
-    "family", ["hybrid", *(pytest.param(name, marks=pytest.mark.long) for name in ("sliding", "dense"))]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("family", ["hybrid", "sliding", "dense"])
 async def test_requests_come_back_from_host_memory_with_codes_and_scales(
     family: str, request: pytest.FixtureRequest
 ) -> None:
