@@ -25,6 +25,7 @@ BENCHMARKS = (
     "shared",
     "backup",
     "overload",
+    "soak",
     "replay",
 )
 

@@ -63,12 +63,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> dict[str, object]:
     with _serving(args) as url:
         started_s = time.perf_counter()
-        answers = asyncio.run(_ask_all(url, args))
+        answers = asyncio.run(
+            solve(url, seed=args.seed, problems=args.problems, shots=args.shots, concurrency=args.concurrency)
+        )
         elapsed_s = time.perf_counter() - started_s
         retraction = retraction_figures(url) if args.retract_interval else {}
     texts = [answer.text for answer in answers]
-    right = [evaluation_problem(args.seed, index).answer for index in range(args.problems)]
-    given = [parse_answer(text) for text in texts]
+    right, given = results(texts, args.seed)
     tokens = sum(answer.output_tokens for answer in answers)
     figures: dict[str, object] = {
         "accuracy": sum(one == answer for one, answer in zip(given, right, strict=True)) / args.problems,
@@ -136,14 +137,21 @@ def _serving(args: argparse.Namespace) -> Iterator[str]:
         check_handoffs(url)
 
 
-async def _ask_all(url: str, args: argparse.Namespace) -> list[Answer]:
+def results(texts: Sequence[str], seed: int) -> tuple[list[str], list[str | None]]:
+    """The right results of so many problems, and those that the answers give."""
+    right = [evaluation_problem(seed, index).answer for index in range(len(texts))]
+    return right, [parse_answer(text) for text in texts]
+
+
+async def solve(url: str, *, seed: int, problems: int, shots: int, concurrency: int) -> list[Answer]:
+    """The greedy answers to so many problems, a few at a time, with their logprobs."""
     model = model_name(url)
-    turns = asyncio.Semaphore(args.concurrency)
+    turns = asyncio.Semaphore(concurrency)
 
     async def answer(index: int) -> Answer:
         body: dict[str, object] = {
             "model": model,
-            "messages": problem_messages(args.seed, index, args.shots),
+            "messages": problem_messages(seed, index, shots),
             "temperature": 0,
             "logprobs": True,
             "top_logprobs": 2,
@@ -152,7 +160,7 @@ async def _ask_all(url: str, args: argparse.Namespace) -> list[Answer]:
         async with turns:
             return await ask(url, "/v1/chat/completions", body)
 
-    return await asyncio.gather(*(answer(index) for index in range(args.problems)))
+    return await asyncio.gather(*(answer(index) for index in range(problems)))
 
 
 def count_unexplained(

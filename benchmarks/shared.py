@@ -10,7 +10,8 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
+from typing import Any
 
 import segue.zoo
 from benchmarks.oracle import Arrived, Computed, Event, Over, Placement, replay
@@ -42,14 +43,47 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--clients", type=int, default=8, help="requests at once")
     parser.add_argument("--output", type=int, default=32, help="tokens of each answer")
     parser.add_argument("--model", type=Path, default=BUNDLED_MODEL, help="model folder (default: the bundled one)")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--dtype", default="float32")
     parser.add_argument("--state-mib", type=int, default=512, help="memory for state")
     parser.add_argument(
         "--replay-length", type=int, default=1, metavar="L", help="write matrix states every L decode steps only"
     )
+    parser.add_argument(
+        "--arms",
+        action="store_true",
+        help="three arms in one run: plain with extra_buffer, and L with no_buffer and with extra_buffer",
+    )
+    parser.add_argument("--rounds", type=int, default=3, help="of the arms, in turn")
 
 
 def run(args: argparse.Namespace) -> dict[str, object]:
-    strategy = Strategy(args.strategy)
+    if not args.arms:
+        return _arm(args, Strategy(args.strategy), args.replay_length)
+    if args.replay_length == 1:
+        raise Refused("--arms compares with --replay-length L, which is to be above 1")
+    arms = {
+        "plain": (Strategy.EXTRA_BUFFER, 1),
+        "replay_no_buffer": (Strategy.NO_BUFFER, args.replay_length),
+        "replay": (Strategy.EXTRA_BUFFER, args.replay_length),
+    }
+    rounds: dict[str, list[dict[str, Any]]] = {name: [] for name in arms}
+    for _ in range(args.rounds):
+        for name, (strategy, length) in arms.items():
+            rounds[name].append(_arm(args, strategy, length))
+    rates = {name: {one["hit_rate"] for one in found} for name, found in rounds.items()}
+    if len(rates["plain"] | rates["replay"]) != 1:
+        raise Refused(f"replay changes what is reused: {rates}")
+    ttft = {name: median(one["ttft_mean_ms"] for one in found) for name, found in rounds.items()}
+    return {
+        "ttft_ratio": round(ttft["replay"] / ttft["plain"], 3),
+        "no_buffer_ttft_ratio": round(ttft["replay_no_buffer"] / ttft["plain"], 3),
+        **{name: {"hit_rate": found[0]["hit_rate"], "ttft_mean_ms": ttft[name]} for name, found in rounds.items()},
+        "rounds": rounds,
+    }
+
+
+def _arm(args: argparse.Namespace, strategy: Strategy, replay_length: int) -> dict[str, Any]:
     config = EngineConfig(
         model=args.model,
         checkpoint_strategy=strategy.value,
@@ -57,7 +91,9 @@ def run(args: argparse.Namespace) -> dict[str, object]:
         track_interval=INTERVAL,
         state_bytes=args.state_mib << 20,
         max_running=args.clients,
-        replay_length=args.replay_length,
+        replay_length=replay_length,
+        device=args.device,
+        dtype=args.dtype,
     )
     engine = load_engine(config, ModelFolder.open(args.model)).engine
     conversations = WORKLOADS[args.workload].conversations(args.scale, range(engine.facts.vocab_size))

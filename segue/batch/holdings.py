@@ -297,16 +297,20 @@ class Holdings:
         self._coming.remove(slot)
         self._pools[ComponentName.RECURRENT].free([slot])
 
+    def settled_quietly(self, request: Request) -> bool:
+        """Whether a decode step without a checkpoint left nothing to publish or free, as most do; else `settle` it."""
+        tables = request.tables
+        if tables is None or request.computed >= tables.quiet_until:
+            return False
+        if self._reuse is not None:
+            self._reuse.tally.decoded(request.handle)
+        return True
+
     def settle(self, request: Request, checkpoint: Slot | None, *, decode: bool, spare: Spare) -> None:
         """A step was committed at `request.computed`: publishes what it left, frees what is out of the window.
 
         `spare` tells how many full pages of others the request may come to pin beside its own.
         """
-        # Most steps of most requests.
-        if decode and checkpoint is None and request.computed < _owned(request).quiet_until:
-            if self._reuse is not None:
-                self._reuse.tally.decoded(request.handle)
-            return
         floor = None
         if self._reuse is not None and request.lease is not None:
             if checkpoint is not None:

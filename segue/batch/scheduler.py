@@ -140,9 +140,12 @@ class Scheduler:
 
     def settle(self, row: StepRow) -> None:
         """A row was committed, its request being at `row.depth` now and going on."""
-        if row.request.retractions and self.retraction is not None:
-            self.retraction.forwarded(row.request, row.start, row.count, decode=row.decode)
-        self._holdings.settle(row.request, row.checkpoint, decode=row.decode, spare=self._spare)
+        request = row.request
+        if request.retractions and self.retraction is not None:
+            self.retraction.forwarded(request, row.start, row.count, decode=row.decode)
+        if row.decode and row.checkpoint is None and self._holdings.settled_quietly(request):
+            return
+        self._holdings.settle(request, row.checkpoint, decode=row.decode, spare=self._spare)
 
     def retraction_figures(self) -> RetractionFigures:
         """What retraction did so far; all zero without it."""

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from benchmarks.state_shapes import STATE_SHAPES
 from segue.errors import CheckpointError
 from segue.ids import Slot
 from segue.state.layout import ALIGN_BYTES, Shard, layouts
@@ -140,3 +141,11 @@ def test_a_slot_holds_one_state_at_a_time() -> None:
     with pytest.raises(AssertionError, match="released unused"):
         slots.release(slot)
     slots.receive(slot, 4)
+
+
+def test_the_state_of_a_known_request_has_the_size_that_was_seen_in_the_field() -> None:
+    """Qwen3.5-35B-A3B on two ranks after 53 tokens: 30 matrices and convolutions, keys and values of 10 layers."""
+    of_ranks = [layouts(STATE_SHAPES["large_hybrid"].state(), 1, Shard(rank, 2)) for rank in range(2)]
+    for full, slot in of_ranks:
+        assert slot.unit_bytes == 30 * (1_048_576 + 4_096 * 3 * 2)
+        assert slot.unit_bytes + 53 * full.unit_bytes == 32_737_280

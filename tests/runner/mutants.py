@@ -1,0 +1,130 @@
+"""One-line mistakes in how ranks share a model and its state, each of which the named tests must see."""
+
+from tests.mutants import Mutant
+
+_FAMILIES = ("tests/runner/ranks/test_families.py",)
+_PAIR = ("tests/handoff/test_ranks.py::test_any_two_degrees_hand_over_a_whole_state", "tests/kv_transfer/test_plan.py")
+_RETRACTED = ("tests/handoff/test_ranks.py::test_retraction_on_two_ranks_changes_no_bit",)
+_PLAN = ("tests/kv_transfer/test_plan.py",)
+
+MUTANTS = (
+    Mutant(
+        "a slot is zeroed on rank 0 alone",
+        "segue/state/storage.py",
+        "        for rank in self._ranks:\n            rank.zero(component, unit)\n",
+        "        self._ranks[0].zero(component, unit)\n",
+        _FAMILIES,
+    ),
+    Mutant(
+        "a slot is copied on rank 0 alone",
+        "segue/state/storage.py",
+        "        for rank in self._ranks:\n            rank.copy(component, source, target)\n",
+        "        self._ranks[0].copy(component, source, target)\n",
+        _FAMILIES,
+    ),
+    Mutant(
+        "the sum of a layer is that of rank 0",
+        "segue/layers/decoder.py",
+        "            stream.add_(self._parts.ranks.add_up(part))\n",
+        "            stream.add_(part)\n",
+        _FAMILIES,
+    ),
+    Mutant(
+        "every rank adds the output bias",
+        "segue/models/parts.py",
+        "bias=outward_bias if self.options.shard.tp_rank == 0 else None",
+        "bias=outward_bias",
+        _FAMILIES,
+    ),
+    Mutant(
+        "ranks that share a group all add it",
+        "segue/models/lara_mini.py",
+        "    if not shard.leads(shape.groups):\n",
+        "    if False:\n",
+        _FAMILIES,
+    ),
+    Mutant(
+        "ranks that share a KV head take neighbouring ones",
+        "segue/state/layout.py",
+        "        return self.tp_rank * total // self.tp_size\n",
+        "        return self.tp_rank % total if total < self.tp_size else self.tp_rank * total // self.tp_size\n",
+        (*_FAMILIES, *_PLAN),
+    ),
+    Mutant(
+        "rings are folded on rank 0 alone",
+        "segue/runner/ranks/led.py",
+        "        self._crew.tell(Order.FOLD, np.array([slot, row, count]))\n",
+        "        return self._ours.fold(slot, row, count)\n",
+        _FAMILIES,
+    ),
+    Mutant(
+        "a deterministic sum of four is gloo's",
+        "segue/runner/ranks/process_ranks.py",
+        "        self._ordered = ordered and shard.tp_size > 2\n",
+        "        self._ordered = False\n",
+        ("tests/runner/ranks/test_families.py::test_deterministic_ranks_do_not_depend_on_the_batch",),
+    ),
+    Mutant(
+        "every rank is sent from rank 0",
+        "kv_transfer/plan.py",
+        "            rank = holders[(one.shard.tp_rank - sharers.start) % len(holders)]\n",
+        "            rank = holders[0]\n",
+        _PLAN,
+    ),
+    Mutant(
+        "a run joins what lies on two ranks",
+        "kv_transfer/plan.py",
+        "    return ends == (run.source_offset, run.target_offset) and ranks == (run.source_rank, run.target_rank)\n",
+        "    return ends == (run.source_offset, run.target_offset)\n",
+        _PAIR,
+    ),
+    Mutant(
+        "blocks go to rank 0's part",
+        "kv_transfer/blocks.py",
+        "            theirs = target[1].part(piece.component, run.target_rank)\n",
+        "            theirs = target[1].part(piece.component, 0)\n",
+        _PAIR,
+    ),
+    Mutant(
+        "messages may write to rank 0's part alone",
+        "kv_transfer/block_messages.py",
+        "        for part in arena_map.ranks(row.component):\n",
+        "        for part in arena_map.ranks(row.component)[:1]:\n",
+        _PAIR,
+    ),
+    Mutant(
+        "a digest is of every rank's copies",
+        "kv_transfer/digest.py",
+        "if layout.shard.leads(layout.total_groups)",
+        "if layout.groups",
+        ("tests/handoff/test_ranks.py::test_any_two_degrees_hand_over_a_whole_state",),
+    ),
+    Mutant(
+        "a backup has rank 0's part twice",
+        "decode_service/retraction/copies.py",
+        "            for part, extents in zip(parts, cut(move.extents, sizes), strict=True)\n",
+        "            for part, extents in zip([parts[0]] * len(parts), cut(move.extents, sizes), strict=True)\n",
+        _RETRACTED,
+    ),
+    Mutant(
+        "a lost rank is not told to the worker",
+        "kv_transfer/hosting/engine_thread.py",
+        "            crew.lost.add_done_callback(self._on_lost)\n",
+        "            pass\n",
+        ("tests/cluster/test_ranks.py",),
+    ),
+    Mutant(
+        "requests of a worker that lost a rank end",
+        "decode_service/worker.py",
+        "        self._end_all(error if isinstance(error, RankLost) else told)\n",
+        "        self._end_all(told)\n",
+        ("tests/cluster/test_ranks.py",),
+    ),
+    Mutant(
+        "a rank that is stopped outlives rank 0",
+        "segue/rank.py",
+        "    tie_to_parent(int(sys.argv[1]))\n",
+        "",
+        ("tests/cluster/test_ranks.py",),
+    ),
+)
