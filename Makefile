@@ -45,7 +45,8 @@ test-cluster: $(INSTALLED)
 	@echo "== tests that start processes, one at a time" && $(BIN)/pytest --quiet -m "cluster and not slow" $(ARGS)
 
 test-slow: $(INSTALLED)
-	@echo "== slow tests" && $(BIN)/pytest --quiet -m slow $(ARGS)
+	@echo "== slow tests" && $(BIN)/pytest --quiet --numprocesses $(PROCESSES) -m "slow and not cluster" $(ARGS)
+	@echo "== slow tests that start processes" && $(BIN)/pytest --quiet -m "slow and cluster" $(ARGS)
 
 proto: $(INSTALLED)
 	@$(BIN)/python proto/generate.py
@@ -57,6 +58,6 @@ bench: $(INSTALLED)
 $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit("Segue needs Python 3.11 or newer; set PYTHON=..." if sys.version_info < (3, 11) else 0)'
 	@test -x $(BIN)/python || { echo "== making .venv"; $(PYTHON) -m venv .venv; }
-	@echo "== installing $(TORCH) (the largest part by far)" && $(PIP) install -c constraints.txt $(TORCH)
+	@echo "== installing $(TORCH) (the largest part by far, some minutes)" && $(PIP) install -c constraints.txt $(TORCH)
 	@echo "== installing the rest" && $(PIP) install -c constraints.txt -e '.[dev]'
 	@touch $@

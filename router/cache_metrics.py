@@ -45,8 +45,10 @@ def _tokens(caches: Mapping[str, CacheFigures]) -> tuple[Metric, Metric]:
     )
     for worker, cache in caches.items():
         lookups.add_metric([worker], cache.looked_up_tokens)
-        for each in cache.hits:
-            hits.add_metric([worker, each.limited_by or "none"], each.tokens)
+        # Also before the first hit: what a dashboard asks for is there.
+        tokens = {"none": 0} | {each.limited_by or "none": each.tokens for each in cache.hits}
+        for limited_by, count in tokens.items():
+            hits.add_metric([worker, limited_by], count)
     return lookups, hits
 
 
