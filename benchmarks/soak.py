@@ -7,7 +7,7 @@ import math
 import time
 from collections import deque
 
-from benchmarks.accuracy import results, solve
+from benchmarks.accuracy import count_differing, results, solve
 from benchmarks.refusal import Refused
 from benchmarks.retraction_figures import of_workers
 from benchmarks.separated import PATIENT, check_handoffs, separated
@@ -51,9 +51,9 @@ def run(args: argparse.Namespace) -> dict[str, object]:
         "transfer.verify=true",
     ]
     with separated("nixl", settings) as url:
-        before = _accuracy(url, args)
+        texts = _answers(url, args)
         asked, cycles = asyncio.run(_soak(url, args))
-        after = _accuracy(url, args)
+        texts_after = _answers(url, args)
         check_handoffs(url)
         retraction = of_workers(url)
     if sum(one.waiting for one in retraction) or any(
@@ -64,6 +64,7 @@ def run(args: argparse.Namespace) -> dict[str, object]:
         raise Refused(f"{mismatched} backups came back changed")
     if args.retract_interval and not sum(one.by_test for one in retraction):
         raise Refused("nobody was retracted")
+    before, after = _accuracy(texts), _accuracy(texts_after)
     two_errors = 2 * math.sqrt(max(before * (1 - before), 1 / args.problems) / args.problems)
     if abs(after - before) > two_errors:
         raise Refused(f"accuracy was {before} before and {after} after, further apart than {two_errors:.3f}")
@@ -71,7 +72,7 @@ def run(args: argparse.Namespace) -> dict[str, object]:
         "seconds": args.seconds,
         "cycles": cycles,
         "requests": asked,
-        "errors": 0,
+        "differing_answers": count_differing(texts_after, texts),
         "accuracy_before": before,
         "accuracy_after": after,
         "two_standard_errors": round(two_errors, 4),
@@ -82,9 +83,13 @@ def run(args: argparse.Namespace) -> dict[str, object]:
     }
 
 
-def _accuracy(url: str, args: argparse.Namespace) -> float:
+def _answers(url: str, args: argparse.Namespace) -> list[str]:
     answers = asyncio.run(solve(url, seed=0, problems=args.problems, shots=args.shots, concurrency=args.clients))
-    right, given = results([answer.text for answer in answers], 0)
+    return [answer.text for answer in answers]
+
+
+def _accuracy(texts: list[str]) -> float:
+    right, given = results(texts, 0)
     return sum(one == other for one, other in zip(given, right, strict=True)) / len(right)
 
 

@@ -173,9 +173,13 @@ def _drain_node(args: argparse.Namespace) -> int:
 
 def _assignments(args: argparse.Namespace) -> list[str]:
     """`--set` in order, then the flags that are short for one."""
-    named = [(target, getattr(args, flag.replace("-", "_"), None)) for flag, (target, _) in _FLAGS.items()]
-    role = [f"engine.role={args.role}"] if hasattr(args, "role") else []
-    return [*args.set, *(f"{target}={value}" for target, value in named if value is not None), *role]
+    named = {target: getattr(args, flag.replace("-", "_"), None) for flag, (target, _) in _FLAGS.items()}
+    role = []
+    if hasattr(args, "role"):
+        role = [f"engine.role={args.role}"]
+        # What a file says of the role would be stronger than what it says of all engines.
+        named[f"{args.role}.tp"] = named.pop("engine.tp")
+    return [*args.set, *(f"{target}={value}" for target, value in named.items() if value is not None), *role]
 
 
 def _forwarded(args: argparse.Namespace) -> list[str]:

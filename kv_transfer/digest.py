@@ -26,24 +26,42 @@ COVERAGE = Coverage("the digest", ComponentName.FULL, ComponentName.WINDOW, Comp
 _WORDS = {8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.int8}
 
 
-def digest_pages(storage: Storage, row: UnitRow, contents: Contents) -> StateDigest:
-    """Digest of positions [start, stop) of a paged component; `row` must hold their pages."""
-    return _finish(contents, [_page_sums(rank, row, contents) for rank in _leading(storage, row.component)])
+def digest_contents(
+    storage: Storage, rows: Sequence[UnitRow], contents: Sequence[Contents], *, every_copy: bool = False
+) -> tuple[StateDigest, ...]:
+    """One digest per component in `contents`; `rows` are one part's, and say where its pages lie.
 
-
-def digest_slot(storage: Storage, row: UnitRow, contents: Contents) -> StateDigest:
-    """Digest of a whole recurrent slot, which stands after `contents.stop` tokens."""
-    return _finish(contents, [_slot_sums(rank, row) for rank in _leading(storage, row.component)])
-
-
-def digest_contents(storage: Storage, rows: Sequence[UnitRow], contents: Sequence[Contents]) -> tuple[StateDigest, ...]:
-    """One digest per component in `contents`; `rows` are one part's, and say where its pages lie."""
+    Every head group is in it once, so that it is the same for any number of ranks; with `every_copy`, what each rank
+    has of it.
+    """
     COVERAGE.require(one.component for one in contents)
     places = {row.component: row for row in rows}
-    return tuple(
-        (digest_slot if one.component is ComponentName.RECURRENT else digest_pages)(storage, places[one.component], one)
-        for one in contents
-    )
+    digests = []
+    for one in contents:
+        ranks = storage.ranks if every_copy else _leading(storage, one.component)
+        digests.append(_finish(one, [_sums(rank, places[one.component], one) for rank in ranks]))
+    return tuple(digests)
+
+
+def require_equal_copies(
+    storage: Storage, rows: Sequence[UnitRow], contents: Sequence[Contents], ticket: Ticket, peer: WorkerId
+) -> None:
+    """What ranks share has come to all of them from one place. Raises DigestMismatch naming a rank that has another."""
+    places = {row.component: row for row in rows}
+    for one in contents:
+        shared: list[int] = []
+        for number, rank in enumerate(storage.ranks):
+            layout = rank.layouts[one.component]
+            if layout.total_groups >= layout.shard.tp_size:
+                break
+            sums = _sums(rank, places[one.component], one)
+            if layout.shard.leads(layout.total_groups):
+                shared = sums.tolist()
+            elif sums.tolist() != shared:
+                raise DigestMismatch(
+                    f"{ticket} from {peer}: {one.component.value} positions [{one.start}, {one.stop}) of rank {number} "
+                    "are not those of the rank that it shares its head group with"
+                )
 
 
 def require_equal_digests(
@@ -134,8 +152,14 @@ def _leading(storage: Storage, component: ComponentName) -> list[Storage]:
     ]
 
 
+def _sums(storage: Storage, row: UnitRow, contents: Contents) -> NDArray[np.uint64]:
+    """One sum for each head group of one rank: of positions [start, stop), whose pages `row` holds, or of a slot."""
+    if contents.component is ComponentName.RECURRENT:
+        return _slot_sums(storage, row)
+    return _page_sums(storage, row, contents)
+
+
 def _page_sums(storage: Storage, row: UnitRow, contents: Contents) -> NDArray[np.uint64]:
-    """One sum for each head group of one rank."""
     layout = storage.layouts[row.component]
     tokens = layout.tokens
     total = np.zeros(layout.groups, dtype=np.uint64)

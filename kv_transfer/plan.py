@@ -187,23 +187,21 @@ def make_plan(terms: Terms, source: Side, target: Side) -> TransferPlan:
 def byte_runs(source: UnitLayout, target: UnitLayout) -> tuple[ByteRun, ...]:
     """All of a unit, found by global head group, whatever the degrees of tensor parallelism are.
 
-    A rank of the receiver gets each of its groups from one rank of the sender. Where several have it, those that want
-    it take turns. Raises TransferRefused for groups of unlike form.
+    A rank of the receiver gets each of its groups from the first rank of the sender that has it: so what ranks share is
+    the same on all of them. Raises TransferRefused for groups of unlike form.
     """
     for name in ("total_groups", "group_bytes", "tokens"):
         ours, theirs = getattr(source, name), getattr(target, name)
         if ours != theirs:
             raise TransferRefused(f"{name} of {source.component} are {ours} at the sender, {theirs} at the receiver")
     runs: list[ByteRun] = []
-    size = source.group_bytes
-    for one in target.of_ranks:
-        for group in range(one.first_group, one.first_group + one.groups):
-            sharers, holders = (form.shard.holders(form.total_groups, group) for form in (one, source))
-            rank = holders[(one.shard.tp_rank - sharers.start) % len(holders)]
-            other = source.of_ranks[rank]
-            run = ByteRun(
-                (group - other.first_group) * size, (group - one.first_group) * size, size, rank, one.shard.tp_rank
-            )
+    size, senders = source.group_bytes, source.of_ranks
+    for receiver in target.of_ranks:
+        for group in range(receiver.first_group, receiver.first_group + receiver.groups):
+            rank = source.shard.holders(source.total_groups, group).start
+            source_offset = (group - senders[rank].first_group) * size
+            target_offset = (group - receiver.first_group) * size
+            run = ByteRun(source_offset, target_offset, size, rank, receiver.shard.tp_rank)
             if runs and _continues(runs[-1], run):
                 before = runs.pop()
                 run = replace(before, bytes=before.bytes + size)

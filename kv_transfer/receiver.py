@@ -7,7 +7,7 @@ import torch
 
 from kv_transfer.arena_map import map_arena, side_of_peer
 from kv_transfer.block_messages import put_message
-from kv_transfer.digest import digest_contents, require_equal_digests
+from kv_transfer.digest import digest_contents, require_equal_copies, require_equal_digests
 from kv_transfer.plan import Side, TransferPlan, make_plan
 from kv_transfer.reservations import Reservations
 from segue.errors import DigestMismatch
@@ -83,6 +83,7 @@ class Receiver:
             try:
                 ours = digest_contents(self._storage, rows, contents)
                 require_equal_digests(ours, digests, contents, ticket, incoming.peer)
+                require_equal_copies(self._storage, rows, contents, ticket, incoming.peer)
             except DigestMismatch:
                 self.reservations.cancel(ticket)
                 raise

@@ -1,5 +1,6 @@
 """Builds an engine from its configuration: loads the model, plans memory, joins the parts."""
 
+import json
 import math
 import os
 import sys
@@ -33,7 +34,7 @@ from segue.runner.ranks.crew import Crew
 from segue.runner.ranks.follower import Call, Follower
 from segue.runner.ranks.led import LedModel, LedReplay
 from segue.runner.ranks.orders import COMPONENTS, Order
-from segue.runner.ranks.process_ranks import ProcessRanks, keep_store, reach_store
+from segue.runner.ranks.process_ranks import ProcessRanks
 from segue.runner.replay import StepReplay
 from segue.runner.runner import Runner
 from segue.runner.sampler import Sampler
@@ -108,35 +109,33 @@ def open_model(
     options = _options(config)
     if config.tp == 1:
         return build_model(folder.config, WeightSource(folder.files, progress), options), None
-    store = keep_store(config.tp)
-    about = {**asdict(config), "model": str(config.model), "store_port": store.port}
-    crew = Crew(config.tp, [sys.executable, "-m", "segue.rank", str(os.getpid())], config.rank_limit_s, about)
+    crew = Crew(config.tp, [sys.executable, "-m", "segue.rank", str(os.getpid())], config.rank_limit_s, _BUILD_S)
     try:
+        crew.introduce(
+            json.dumps({"config": {**asdict(config), "model": str(config.model)}, "folder": crew.folder}).encode()
+        )
         ranks = ProcessRanks(Shard(0, config.tp), ordered=config.deterministic)
         model = build_model(folder.config, WeightSource(folder.files, progress), replace(options, ranks=ranks))
-        crew.meet()
-        crew.answers(_BUILD_S)
-        ranks.meet(store, config.rank_limit_s)
+        crew.wait_done(Order.BUILD, _BUILD_S)
+        crew.broadcast(Order.MEET)
+        ranks.meet(crew.folder, config.rank_limit_s)
     except BaseException:
         crew.close()
         raise
     return LedModel(model, crew), crew
 
 
-def build_follower(about: Mapping[str, object], call: Call) -> Follower:
-    """A rank above 0 of the worker that `about` is of: what `load_engine` says to it first."""
-    given = dict(about)
-    port = given.pop("store_port")
-    assert isinstance(port, int)
-    config = section(EngineConfig, given, "engine")
-    limit_s = config.rank_limit_s
+def build_follower(about: bytes, call: Call) -> Follower:
+    """A rank above 0 of the worker that says `about` itself what `open_model` has it say first."""
+    told = json.loads(about)
+    config = section(EngineConfig, told["config"], "engine")
     _set_threads(config)
     shard = Shard(call.rank, config.tp)
     ranks = ProcessRanks(shard, ordered=config.deterministic)
     folder = ModelFolder.open(config.model)
     model = build_model(folder.config, WeightSource(folder.files), replace(_options(config), ranks=ranks))
     return Follower(
-        model, shard, config.page_tokens, call.memory, lambda: ranks.meet(reach_store(config.tp, port), limit_s)
+        model, shard, config.page_tokens, call.memory, lambda: ranks.meet(told["folder"], config.rank_limit_s)
     )
 
 
@@ -153,6 +152,7 @@ def assemble(
 
     `model` and `crew` are those of `open_model`.
     """
+    assert (crew is None) == (config.tp == 1), f"a model of {config.tp} ranks"
     max_len = min(config.max_len or model.max_position, model.max_position)
     role = Role(config.role)
     shard = Shard(0, config.tp)
@@ -183,8 +183,8 @@ def assemble(
         replay = RingFolds(rings, storage, model.state.records)
     if crew is not None:
         counts = [memory.counts.get(name, 0) for name in COMPONENTS]
-        crew.tell(Order.HOLD, np.array([*counts, ring_rows, config.replay_length]))
-        crew.answers(_BUILD_S)
+        crew.broadcast(Order.ALLOCATE, np.array([*counts, ring_rows, config.replay_length]))
+        crew.wait_done(Order.ALLOCATE)
         replay = None if replay is None else LedReplay(replay, crew)
     slots = SlotStates(storage, slot_count, replay)
     pools = {component: Pool(component, units) for component, units in memory.counts.items()}
@@ -267,7 +267,8 @@ def _set_threads(config: EngineConfig) -> None:
     """Ranks of one machine share its cores."""
     threads = config.threads
     if not threads and config.tp > 1:
-        threads = max(1, (os.cpu_count() or 1) // config.tp)
+        # As many as one process would take: under Ray that is what it has set aside.
+        threads = max(1, torch.get_num_threads() // config.tp)
     if threads:
         torch.set_num_threads(threads)
 

@@ -88,7 +88,11 @@ class WorkerUnavailable(ServingError):
 
 
 class RankLost(WorkerUnavailable):
-    """A tensor-parallel rank of this worker ended, or does not answer: the worker cannot go on."""
+    """A tensor-parallel rank of this worker was killed, or does not answer: the worker cannot go on."""
+
+
+class RankFailed(ServingError):
+    """A tensor-parallel rank of this worker broke an invariant of its own, which is as if the worker had."""
 
 
 class PrefillUnavailable(WorkerUnavailable):

@@ -17,7 +17,7 @@ from kv_transfer.digest import digest_contents, zero_tail
 from kv_transfer.plan import Side, TransferPlan, make_plan
 from segue.batch.backups import Backup
 from segue.errors import ConfigError, DigestMismatch
-from segue.handoff import Part, Terms, UnitRow
+from segue.handoff import Part, StateDigest, Terms, UnitRow
 from segue.state.needs import window_pages_max
 from segue.state.pool import PoolCounts
 from segue.state.recurrent import SlotStates
@@ -60,7 +60,7 @@ class RetractionStore:
         if room is None:
             return None
         self._clear_tails(rows, depth)
-        digests = digest_contents(self._storage, rows, plan.contents(Part.STATE)) if self._verify else ()
+        digests = self._digests(rows, plan) if self._verify else ()
         copies = {
             row.component: HostCopy(row.component, row.first, row.stop, extents)
             for row, extents in zip(rows, room, strict=True)
@@ -101,9 +101,8 @@ class RetractionStore:
             return
         self._require_depth(tables, ours.depth)
         plan = self._plan(ours.depth)
-        contents = plan.contents(Part.STATE)
-        found = digest_contents(self._storage, _rows(tables, plan), contents)
-        for saved, restored, one in zip(ours.digests, found, contents, strict=True):
+        found = self._digests(_rows(tables, plan), plan)
+        for saved, restored, one in zip(ours.digests, found, plan.contents(Part.STATE), strict=True):
             if saved != restored:
                 raise DigestMismatch(
                     f"{one.component.value} positions [{one.start}, {one.stop}) came back from host memory with digest "
@@ -126,6 +125,10 @@ class RetractionStore:
     def check(self) -> None:
         """Asserts that exactly what the backups lie in is held."""
         self._memory.check((copy.component, copy.extents) for backup in self._backups for copy in backup.copies)
+
+    def _digests(self, rows: Sequence[UnitRow], plan: TransferPlan) -> tuple[StateDigest, ...]:
+        """Of what every rank has, be it shared or not."""
+        return digest_contents(self._storage, rows, plan.contents(Part.STATE), every_copy=True)
 
     def _plan(self, depth: int) -> TransferPlan:
         assert depth > 0, "there is no state before the first token"

@@ -11,6 +11,7 @@ from typing import Generic, Protocol, TypeVar
 from kv_transfer.hosting.loading import Loaded
 from kv_transfer.hosting.mailbox import Mailbox
 from kv_transfer.hosting.outlet import Outlet
+from segue.runner.ranks.crew import Crew
 
 C = TypeVar("C")
 N = TypeVar("N")
@@ -61,21 +62,29 @@ class EngineThread(Generic[C, N]):
         self.built.set_running_or_notify_cancel()
         try:
             loaded = self._build()
+        except BaseException as error:  # noqa: BLE001
+            self.built.set_exception(error)
+            return
+        crew = None if loaded.built is None else loaded.built.crew
+        try:
+            self._serve(loaded, crew)
+        finally:
+            if crew is not None:
+                crew.close()
+
+    def _serve(self, loaded: Loaded, crew: Crew | None) -> None:
+        try:
             station = self._station(loaded)
         except BaseException as error:  # noqa: BLE001
             self.built.set_exception(error)
             return
         self.built.set_result(loaded)
-        crew = None if loaded.built is None else loaded.built.crew
         if crew is not None:
             crew.lost.add_done_callback(self._on_lost)
         try:
             self._loop(station)
         except BaseException as error:  # noqa: BLE001
-            self._outlet.fail(error)
-        finally:
-            if crew is not None:
-                crew.close()
+            self._outlet.fail(error if crew is None else crew.cause(error))
 
     def _on_lost(self, lost: "Future[None]") -> None:
         """A rank is gone: known here also while there is nothing to compute."""

@@ -49,7 +49,7 @@ def load(
     """
     folder = ModelFolder.open(config.model)
     built = load_engine(config, folder, loading, retraction)
-    planned(str(built.memory))
+    planned(str(built.memory) + (f", on each of {config.tp} ranks" if config.tp > 1 else ""))
     ours = fingerprint(folder, built.engine.facts)
     return Loaded(built.engine, Identity(built.engine.facts, ours.hex, tuple(ours.fields().items())), built)
 

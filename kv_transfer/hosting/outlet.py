@@ -42,7 +42,7 @@ class Outlet(Generic[N]):
                 self._loop.call_soon_threadsafe(self._drain)
 
     def fail(self, error: BaseException) -> None:
-        """Engine thread: its last word; what was posted before is delivered before."""
+        """Any thread: the worker is broken; what was posted before is delivered before. To say so again is no news."""
         with self._lock:
             if not self._closed:
                 self._loop.call_soon_threadsafe(self._failed, error)

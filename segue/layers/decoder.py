@@ -99,4 +99,4 @@ class Decoder:
 
     def _add_parts(self, stream: Tensor, part: Tensor) -> None:
         if part is not stream:
-            stream.add_(self._parts.ranks.add_up(part))
+            stream.add_(self._parts.ranks.all_reduce(part))

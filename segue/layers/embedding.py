@@ -25,4 +25,4 @@ class Embedding:
         elsewhere = (rows < 0) | (rows >= self.table.shape[0])
         found = embedding(rows.masked_fill(elsewhere, 0), self.table)
         # One rank has the row, the others add zero: the sum is exact.
-        return self.ranks.add_up(found.masked_fill_(elsewhere.unsqueeze(1), 0.0))
+        return self.ranks.all_reduce(found.masked_fill_(elsewhere.unsqueeze(1), 0.0))

@@ -1,4 +1,4 @@
-"""What tensor-parallel ranks do together within a forward: they add up what each has a part of, and join what each has.
+"""What tensor-parallel ranks do together within a forward: sums of what each has, and rows of what each has.
 
 Every rank calls the same operations in the same order.
 """
@@ -17,25 +17,25 @@ class Ranks(Protocol):
     @property
     def shard(self) -> Shard: ...
 
-    def add_up(self, part: Tensor) -> Tensor:
+    def all_reduce(self, part: Tensor) -> Tensor:
         """The sum of all ranks' parts, which are alike in shape; equal to the bit on every rank. May overwrite `part`.
 
         Raises RankLost.
         """
 
-    def join(self, part: Tensor, widths: list[int]) -> Tensor:
+    def gather(self, part: Tensor, widths: list[int]) -> Tensor:
         """All ranks' parts [rows, widths[rank]] side by side, on rank 0; elsewhere `part`. Raises RankLost."""
 
 
 class Alone:
-    """One rank: nothing to add, nothing to join."""
+    """One rank: nothing to add, nothing to gather."""
 
     shard = Shard()
 
-    def add_up(self, part: Tensor) -> Tensor:
+    def all_reduce(self, part: Tensor) -> Tensor:
         return part
 
-    def join(self, part: Tensor, widths: list[int]) -> Tensor:
+    def gather(self, part: Tensor, widths: list[int]) -> Tensor:
         return part
 
 
@@ -53,4 +53,4 @@ class JoinedMatrix:
 
     def __call__(self, x: Tensor) -> Tensor:
         """x [T, in] -> [T, all outputs] on rank 0, a new tensor."""
-        return self._ranks.join(self._part(x), self._widths)
+        return self._ranks.gather(self._part(x), self._widths)

@@ -142,6 +142,8 @@ def _feed_forward(parts: PartBuilder, prefix: str, hidden: int, settings: Settin
     inward = take(f"{prefix}.experts.gate_up_proj", experts, 2 * width, hidden)
     outward = take(f"{prefix}.experts.down_proj", experts, hidden, width)
     shared = f"{prefix}.shared_expert"
+    for size in (width, shared_width):
+        require_split(parts.options.shard, "dims of an expert", size, size >= parts.options.shard.tp_size)
     span, shared_span = (parts.options.shard.span(size) for size in (width, shared_width))
     if experts > 1:
         chosen = settings.integer("num_experts_per_tok", 4)

@@ -135,6 +135,7 @@ class PartBuilder:
 
     def embedding(self, vocab_size: int, hidden: int) -> Embedding:
         """This rank's rows of the table."""
+        require_split(self.options.shard, "tokens", vocab_size, vocab_size >= self.options.shard.tp_size)
         span = self.options.shard.span(vocab_size)
         table = self.weights.take("model.embed_tokens.weight", vocab_size, hidden)[span]
         table = table.to(self.options.device, self.options.torch_dtype, copy=True)
@@ -152,6 +153,7 @@ class PartBuilder:
 
     def dense(self, prefix: str, hidden: int, width: int) -> GatedMLP:
         """This rank's part of the width."""
+        require_split(self.options.shard, "dims of a layer", width, width >= self.options.shard.tp_size)
         span, take = self.options.shard.span(width), self.weights.take
         gate, up = (take(f"{prefix}.{name}_proj.weight", width, hidden)[span] for name in ("gate", "up"))
         down = take(f"{prefix}.down_proj.weight", hidden, width)[:, span]

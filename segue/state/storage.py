@@ -68,7 +68,7 @@ class Storage:
         return self._views[layer, name]
 
     def unit_bytes(self, component: ComponentName, unit: int) -> torch.Tensor:
-        """The contiguous bytes of one page or slot, uint8 [unit_bytes]: what a transfer, a copy or a digest moves."""
+        """The contiguous bytes of what this rank has of a page or slot, uint8 [unit_bytes]."""
         layout = self.layouts[component]
         assert 0 <= unit < self._counts[component], f"{component} has no unit {unit}"
         start = self._base[component] + unit * layout.unit_bytes

@@ -5,7 +5,7 @@ import torch
 
 from kv_transfer.digest import zero_tail
 from segue.state.spec import ComponentName, DType, ModelState, StateTensor
-from tests.support.handoff_state import FULL, make_storage
+from tests.support.handoff_state import FULL, make_storage, shared_storage
 
 PAGE, PAGE_TOKENS, USED = 2, 8, 3
 
@@ -37,3 +37,14 @@ def test_a_full_page_is_left_as_it_is() -> None:
     _, storage, _ = make_storage(ModelState.of(tensors), PAGE_TOKENS, 4)
     zero_tail(storage, FULL, PAGE, PAGE_TOKENS)
     assert bool((storage.arena == 0xA5).all())
+
+
+def test_tails_are_cleared_on_every_rank() -> None:
+    state = ModelState.of([StateTensor(0, "k", ComponentName.FULL, 4, (16,), DType.FLOAT32)])
+    storage = shared_storage(state, PAGE_TOKENS, 4, 2)
+    zero_tail(storage, FULL, PAGE, USED)
+    for rank in storage.ranks:
+        view = rank.view(0, "k")
+        assert not view[PAGE, :, USED:].any()
+        assert view[PAGE, :, :USED].all()
+        assert view[PAGE - 1].all()

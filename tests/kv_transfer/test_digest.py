@@ -7,23 +7,34 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kv_transfer.digest import digest_contents, require_equal_digests, zero_tail
+from kv_transfer.digest import digest_contents, require_equal_copies, require_equal_digests, zero_tail
 from kv_transfer.plan import Contents
 from segue.errors import DigestMismatch
 from segue.handoff import Part, StateDigest, Ticket, UnitRow
 from segue.ids import RequestId, ReservationId, WorkerId
 from segue.state.spec import ComponentName, DType, ModelState, StateTensor
 from segue.state.storage import Storage
-from tests.support.handoff_state import FULL, RECURRENT, WINDOW, make_storage, model_state, write_pages, write_slot
+from tests.support.handoff_state import (
+    FULL,
+    RECURRENT,
+    WINDOW,
+    make_storage,
+    model_state,
+    shared_storage,
+    write_pages,
+    write_slot,
+)
 
 N, W = 13, 6
 CONTENTS = (Contents(FULL, 0, N), Contents(WINDOW, N - W, N), Contents(RECURRENT, 0, N))
 TICKET = Ticket(RequestId("r"), ReservationId(3), 1)
 
 
-def placed(page_tokens: int, seed: int) -> tuple[Storage, list[UnitRow]]:
-    """The same request's state in pages of another size and at other places."""
+def placed(page_tokens: int, seed: int, tp: int = 1) -> tuple[Storage, list[UnitRow]]:
+    """The same request's state in pages of another size and at other places, on so many ranks."""
     _, storage, _ = make_storage(model_state(W), page_tokens, 40)
+    if tp > 1:
+        storage = shared_storage(model_state(W), page_tokens, 40, tp)
     order = torch.randperm(39, generator=torch.Generator().manual_seed(seed)) + 1
     units = tuple(order[: -(-N // page_tokens)].tolist())
     rows = [UnitRow(Part.STATE, name, 0, units) for name in (FULL, WINDOW)]
@@ -36,6 +47,31 @@ def placed(page_tokens: int, seed: int) -> tuple[Storage, list[UnitRow]]:
 @pytest.mark.parametrize("page_tokens", [1, 2, 4, 16])
 def test_digests_do_not_depend_on_page_size_or_place(page_tokens: int) -> None:
     assert digest_contents(*placed(page_tokens, 1), CONTENTS) == digest_contents(*placed(8, 2), CONTENTS)
+
+
+@pytest.mark.parametrize("tp", [2, 4])
+def test_digests_do_not_depend_on_the_number_of_ranks(tp: int) -> None:
+    assert digest_contents(*placed(4, 1, tp), CONTENTS) == digest_contents(*placed(8, 2), CONTENTS)
+
+
+@pytest.mark.parametrize("rank", range(4))
+@pytest.mark.parametrize("index", range(3))
+def test_one_changed_byte_of_any_rank_is_seen(rank: int, index: int) -> None:
+    """Full and recurrent head groups are two: of four ranks two share each, and every one has a copy."""
+    storage, rows = placed(4, 1, 4)
+    require_equal_copies(storage, rows, CONTENTS, TICKET, WorkerId("w9"))
+    before = digest_contents(storage, rows, CONTENTS)
+    kept = digest_contents(storage, rows, CONTENTS, every_copy=True)
+    row, tensor = rows[index], storage.layouts[rows[index].component].fields[-1].tensor
+    view = storage.ranks[rank].view(tensor.layer, tensor.name)
+    cell = view[row.units[0], 0].view(-1) if row.component is RECURRENT else view[row.units[-1], 0, 0]
+    cell.view(torch.uint8)[0] ^= 1
+    assert digest_contents(storage, rows, CONTENTS, every_copy=True)[index] != kept[index]
+    seen = digest_contents(storage, rows, CONTENTS)[index] != before[index]
+    assert seen == (row.component is WINDOW or rank in (0, 2))
+    if row.component is not WINDOW:
+        with pytest.raises(DigestMismatch, match=f"w9: {row.component.value} positions .* of rank {rank // 2 * 2 + 1}"):
+            require_equal_copies(storage, rows, CONTENTS, TICKET, WorkerId("w9"))
 
 
 @settings(max_examples=40)

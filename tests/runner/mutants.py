@@ -5,6 +5,7 @@ from tests.mutants import Mutant
 _FAMILIES = ("tests/runner/ranks/test_families.py",)
 _PAIR = ("tests/handoff/test_ranks.py::test_any_two_degrees_hand_over_a_whole_state", "tests/kv_transfer/test_plan.py")
 _RETRACTED = ("tests/handoff/test_ranks.py::test_retraction_on_two_ranks_changes_no_bit",)
+_DIGEST = ("tests/kv_transfer/test_digest.py",)
 _PLAN = ("tests/kv_transfer/test_plan.py",)
 
 MUTANTS = (
@@ -25,7 +26,7 @@ MUTANTS = (
     Mutant(
         "the sum of a layer is that of rank 0",
         "segue/layers/decoder.py",
-        "            stream.add_(self._parts.ranks.add_up(part))\n",
+        "            stream.add_(self._parts.ranks.all_reduce(part))\n",
         "            stream.add_(part)\n",
         _FAMILIES,
     ),
@@ -53,7 +54,7 @@ MUTANTS = (
     Mutant(
         "rings are folded on rank 0 alone",
         "segue/runner/ranks/led.py",
-        "        self._crew.tell(Order.FOLD, np.array([slot, row, count]))\n",
+        "        self._crew.broadcast(Order.FOLD, np.array([slot, row, count]))\n",
         "        return self._ours.fold(slot, row, count)\n",
         _FAMILIES,
     ),
@@ -67,8 +68,8 @@ MUTANTS = (
     Mutant(
         "every rank is sent from rank 0",
         "kv_transfer/plan.py",
-        "            rank = holders[(one.shard.tp_rank - sharers.start) % len(holders)]\n",
-        "            rank = holders[0]\n",
+        "            rank = source.shard.holders(source.total_groups, group).start\n",
+        "            rank = 0\n",
         _PLAN,
     ),
     Mutant(
@@ -95,9 +96,44 @@ MUTANTS = (
     Mutant(
         "a digest is of every rank's copies",
         "kv_transfer/digest.py",
-        "if layout.shard.leads(layout.total_groups)",
-        "if layout.groups",
-        ("tests/handoff/test_ranks.py::test_any_two_degrees_hand_over_a_whole_state",),
+        "if layout.shard.leads(layout.total_groups)\n",
+        "if layout.groups\n",
+        _DIGEST,
+    ),
+    Mutant(
+        "copies that ranks share are not compared",
+        "kv_transfer/digest.py",
+        "            elif sums.tolist() != shared:\n",
+        "            elif False:\n",
+        _DIGEST,
+    ),
+    Mutant(
+        "a tail is cleared on rank 0 alone",
+        "kv_transfer/digest.py",
+        "    for rank in storage.ranks:\n        layout = rank.layouts[component]\n        assert 0",
+        "    for rank in storage.ranks[:1]:\n        layout = rank.layouts[component]\n        assert 0",
+        ("tests/kv_transfer/test_clearing_tails.py",),
+    ),
+    Mutant(
+        "the embedding of a rank is off by one",
+        "segue/layers/embedding.py",
+        "        rows = token_ids - self.first\n",
+        "        rows = token_ids - self.first - (self.first > 0)\n",
+        _FAMILIES,
+    ),
+    Mutant(
+        "a rank heeds the terminal's Ctrl-C",
+        "segue/rank.py",
+        "        signal.signal(number, signal.SIG_IGN)\n",
+        "        pass\n",
+        ("tests/cluster/test_ranks.py",),
+    ),
+    Mutant(
+        "nobody asks for signs of life",
+        "segue/runner/ranks/crew.py",
+        "            watching.start()\n",
+        "            pass\n",
+        ("tests/runner/ranks/test_lost_ranks.py",),
     ),
     Mutant(
         "a backup has rank 0's part twice",

@@ -10,7 +10,7 @@ from segue.handoff import Part, UnitRow
 from segue.state.layout import Shard, UnitLayout, layouts
 from segue.state.pool import Owner, Pool
 from segue.state.spec import ComponentName, DType, ModelState, StateTensor
-from segue.state.storage import TORCH_DTYPE, Storage
+from segue.state.storage import TORCH_DTYPE, SharedStorage, Storage
 
 FULL, WINDOW, RECURRENT = ComponentName.FULL, ComponentName.WINDOW, ComponentName.RECURRENT
 
@@ -54,21 +54,34 @@ def content(tensor: StateTensor, request: str, depth: int) -> torch.Tensor:
     return (numbers % 65521 / 7).to(TORCH_DTYPE[tensor.dtype])
 
 
+def shared_storage(state: ModelState, page_tokens: int, units: int, tp: int) -> Storage:
+    """Storage that so many ranks share, full of another tenant's bytes."""
+    made = layouts(state, page_tokens, Shard(0, tp))
+    counts = {layout.component: units for layout in made}
+    return SharedStorage(made, counts, lambda size: torch.full((size,), 0xA5, dtype=torch.uint8))
+
+
 def write_pages(storage: Storage, row: UnitRow, request: str, start: int, stop: int) -> None:
-    """Fills positions [start, stop) of a paged component where their pages stand in `row`."""
-    for field in storage.layouts[row.component].fields:
-        tensor, tokens = field.tensor, storage.layouts[row.component].tokens
-        view, values = storage.view(tensor.layer, tensor.name), content(tensor, request, stop)
-        for position in range(start, stop):
-            page = position // tokens - row.first
-            if page >= 0 and (unit := row.units[page]) is not None:
-                view[unit, :, position % tokens] = values[position]
+    """Fills positions [start, stop) of a paged component, on every rank, where their pages stand in `row`."""
+    for rank in storage.ranks:
+        layout = rank.layouts[row.component]
+        groups = slice(layout.first_group, layout.first_group + layout.groups)
+        for field in layout.fields:
+            tensor, tokens = field.tensor, layout.tokens
+            view, values = rank.view(tensor.layer, tensor.name), content(tensor, request, stop)
+            for position in range(start, stop):
+                page = position // tokens - row.first
+                if page >= 0 and (unit := row.units[page]) is not None:
+                    view[unit, :, position % tokens] = values[position, groups]
 
 
 def write_slot(storage: Storage, slot: int, request: str, depth: int) -> None:
-    """Fills a slot with the state after `depth` tokens."""
-    for field in storage.layouts[RECURRENT].fields:
-        storage.view(field.tensor.layer, field.tensor.name)[slot] = content(field.tensor, request, depth)
+    """Fills a slot with the state after `depth` tokens, on every rank."""
+    for rank in storage.ranks:
+        layout = rank.layouts[RECURRENT]
+        groups = slice(layout.first_group, layout.first_group + layout.groups)
+        for field in layout.fields:
+            rank.view(field.tensor.layer, field.tensor.name)[slot] = content(field.tensor, request, depth)[groups]
 
 
 def shows(storage: Storage, row: UnitRow, request: str, start: int, stop: int) -> bool:

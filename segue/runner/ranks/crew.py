@@ -1,21 +1,23 @@
 """Rank 0's ends: starts the other ranks of its worker, gives them orders, and watches whether they live."""
 
-import contextlib
-import json
 import logging
 import os
-import secrets
+import shutil
 import socket
 import subprocess
+import sys
+import tempfile
 import threading
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Self
 
+import numpy as np
+
 from segue.batch.step import IntArray
-from segue.errors import RankLost
+from segue.errors import ConfigError, RankFailed, RankLost, ServingError
 from segue.runner.ranks.frames import Frames
 from segue.runner.ranks.memory import SharedMemory
 from segue.runner.ranks.orders import Order
@@ -23,48 +25,50 @@ from segue.runner.ranks.orders import Order
 log = logging.getLogger("segue.ranks")
 
 RANK_VARIABLE = "SEGUE_RANK"
-"""The environment of a rank: host, port, rank, descriptor of the shared memory, and a secret to introduce itself by."""
-_START_S = 60.0
+"""The environment of a rank: its number, and descriptors of the shared memory and of its two connections to rank 0."""
+EXIT_FAILED = 1
+"""How a rank ends that broke an invariant of its own: Python's own code for what nobody has caught."""
 _BEAT_S = 0.5
+_VERDICT_S = 2.0
+_NOTHING: IntArray = np.empty(0, dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class _Member:
+    """`orders` is used by the engine thread, `life` by the one that watches this rank."""
+
+    process: "subprocess.Popen[bytes]"
+    orders: Frames
+    life: Frames
 
 
 class Crew:
-    """The ranks above 0 of one worker, as processes on this machine, and `memory` that they share.
+    """The ranks above 0 of one worker, as processes on this machine, with the memory and the folder that they share.
 
-    `tell` and `answers` belong to the engine thread. `lost` ends with RankLost when one of them ends, or gives no sign
-    of life within `limit_s`. When this process ends, however it does, they end too.
+    `broadcast` and `wait_done` belong to the engine thread. `lost` ends with RankLost when one of the ranks is killed
+    or gives no sign of life within `limit_s`, with RankFailed when it ends by a mistake of its own. When the thread
+    that made the crew ends, so do they, however it ends.
     """
 
-    def __init__(self, tp_size: int, command: Sequence[str], limit_s: float, about: Mapping[str, object]) -> None:
-        """Starts them; each is told `about`, as JSON, when it comes. `meet` must follow."""
+    def __init__(self, tp_size: int, command: Sequence[str], limit_s: float, start_s: float) -> None:
+        """Starts them. Until its first sign of life a rank has `start_s`. Raises ConfigError where it cannot be."""
         assert tp_size > 1, tp_size
+        if sys.platform != "linux":
+            raise ConfigError("engine.tp above 1 needs Linux: ranks share memory that has no name", param="tp")
         self.tp_size = tp_size
         self.lost: Future[None] = Future()
-        self.memory = SharedMemory.create()
+        self._lost_once = threading.Lock()
         self._limit_s = limit_s
         self._closed = threading.Event()
-        self._secret = secrets.token_hex(16)
-        self._listening = socket.create_server(("127.0.0.1", 0))
-        self._listening.settimeout(_BEAT_S)
-        port = self._listening.getsockname()[1]
-        told = f"127.0.0.1 {port} {{}} {self.memory.descriptor} {self._secret}"
-        self._processes = {
-            rank: subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                env={**os.environ, RANK_VARIABLE: told.format(rank)},
-                pass_fds=(self.memory.descriptor,),
-            )
-            for rank in range(1, tp_size)
-        }
-        self._orders: dict[int, Frames] = {}
-        self._lives: dict[int, Frames] = {}
-        self._coming: Future[None] = Future()
-        threading.Thread(target=self._receive, args=(json.dumps(about).encode(),), name="ranks", daemon=True).start()
-
-    def meet(self) -> None:
-        """Returns when all have come. Raises RankLost when one does not within a minute."""
-        self._coming.result()
+        self.memory = SharedMemory.create()
+        self.folder = tempfile.mkdtemp(prefix="segue-ranks-")
+        """Where the ranks meet: private to this user, gone with the crew."""
+        self._members = {rank: _start(rank, command, self.memory, limit_s) for rank in range(1, tp_size)}
+        log.info("ranks 1 to %d have started, pids %s", tp_size - 1, ", ".join(map(str, self.pids)))
+        for rank, member in self._members.items():
+            watching = threading.Thread(target=self._watch, args=(rank, member, start_s), name=f"rank {rank}")
+            watching.daemon = True
+            watching.start()
 
     def __enter__(self) -> Self:
         return self
@@ -75,91 +79,96 @@ class Crew:
     @property
     def pids(self) -> tuple[int, ...]:
         """The processes of ranks 1, 2, ..."""
-        return tuple(process.pid for process in self._processes.values())
+        return tuple(member.process.pid for member in self._members.values())
 
-    def tell(self, order: Order, values: IntArray) -> None:
-        """Has every rank carry out an order; returns when it is on its way. Raises RankLost."""
+    def introduce(self, about: bytes) -> None:
+        """What every rank must know first. Raises RankLost."""
+        for rank, member in self._members.items():
+            with self._losing(rank):
+                member.orders.put_bytes(about)
+
+    def broadcast(self, order: Order, values: IntArray = _NOTHING) -> None:
+        """Has every rank carry out an order; returns when it is on its way. Raises RankLost or RankFailed."""
         if self.lost.done():
             self.lost.result()
-        for rank, orders in self._orders.items():
+        for rank, member in self._members.items():
             with self._losing(rank):
-                orders.put(order, values)
+                member.orders.put(order, values)
 
-    def answers(self, within_s: float | None = None) -> list[bytes]:
-        """What ranks 1, 2, ... answer to the order given last; all that was given before it has been done then.
+    def wait_done(self, order: Order, within_s: float | None = None) -> None:
+        """Returns when every rank says that it has carried out this order, which was given last, and all before it.
 
         Raises RankLost.
         """
-        found = []
-        for rank, orders in self._orders.items():
+        for rank, member in self._members.items():
             with self._losing(rank):
-                found.append(orders.take_bytes(self._limit_s if within_s is None else within_s))
-        return found
+                told = member.orders.take_bytes(self._limit_s if within_s is None else within_s)
+                assert told == order.name.encode(), f"rank {rank} answers {told!r} to {order.name}"
+
+    def cause(self, error: BaseException) -> BaseException:
+        """What ended the worker when a step ended with `error`: a sum tells less than the end of a rank does."""
+        if not isinstance(error, RankLost):
+            return error
+        try:
+            return self.lost.exception(_VERDICT_S) or error
+        except TimeoutError:
+            return error
 
     def close(self) -> None:
-        """Ends them."""
+        """Ends them. Nothing of them is left afterwards."""
         self._closed.set()
-        for process in self._processes.values():
-            process.kill()
-            process.wait()
-        # Whoever received them is done, because nobody can come any more.
-        self._coming.exception()
-        for frames in (*self._orders.values(), *self._lives.values()):
-            frames.close()
+        for member in self._members.values():
+            member.process.kill()
+            member.process.wait()
+            member.orders.close()
+            member.life.close()
         self.memory.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
 
     @contextmanager
     def _losing(self, rank: int) -> Iterator[None]:
         try:
             yield
         except OSError as error:
-            raise RankLost(f"rank {rank} of {self.tp_size} is gone: {error}") from error
+            raise self._verdict(rank, error) from error
 
-    def _watch(self, rank: int, life: Frames) -> None:
+    def _verdict(self, rank: int, error: OSError) -> ServingError:
+        """What became of a rank whose connection broke, or on which it said nothing."""
+        process, name = self._members[rank].process, f"rank {rank} of {self.tp_size}"
+        try:
+            code = process.wait(_VERDICT_S / 2)
+        except subprocess.TimeoutExpired:
+            return RankLost(f"{name} gives no sign of life: {error}")
+        if code == EXIT_FAILED:
+            return RankFailed(f"{name} broke an invariant of its own; its output says which")
+        return RankLost(f"{name} has ended with {code}")
+
+    def _watch(self, rank: int, member: _Member, start_s: float) -> None:
         """Asks for a sign of life at every beat; a rank that computes gives it all the same."""
+        within_s = start_s
         try:
             while not self._closed.wait(_BEAT_S):
-                life.put_bytes(b"?")
-                life.take_bytes(self._limit_s)
+                member.life.put_bytes(b"?")
+                member.life.take_bytes(within_s)
+                within_s = self._limit_s
         except OSError as error:
-            if not self._closed.is_set() and not self.lost.done():
-                log.error("rank %d of %d is gone: %s", rank, self.tp_size, error)
-                self.lost.set_exception(RankLost(f"rank {rank} of {self.tp_size} is gone: {error}"))
-
-    def _receive(self, about: bytes) -> None:
-        """Two connections of each process; whoever else knocks is turned away."""
-        try:
-            with self._listening:
-                give_up_at = time.monotonic() + _START_S
-                while len(self._orders) + len(self._lives) < 2 * len(self._processes):
-                    self._require_coming(give_up_at)
-                    with contextlib.suppress(TimeoutError):
-                        self._let_in(Frames(self._listening.accept()[0], self._limit_s), about)
-        except RankLost as error:
-            self._coming.set_exception(error)
-            return
-        self._coming.set_result(None)
-        for rank, life in self._lives.items():
-            threading.Thread(target=self._watch, args=(rank, life), name=f"rank {rank}", daemon=True).start()
-
-    def _require_coming(self, give_up_at: float) -> None:
-        for rank, process in self._processes.items():
-            if (code := process.poll()) is not None:
-                raise RankLost(f"rank {rank} of {self.tp_size} ended with {code} before it was there")
-        if time.monotonic() > give_up_at:
-            raise RankLost(f"not all of {self.tp_size} ranks came within {_START_S:.0f} s")
-
-    def _let_in(self, frames: Frames, about: bytes) -> None:
-        try:
-            told, rank, purpose = frames.take_bytes().decode().split()
-            if secrets.compare_digest(told, self._secret) and int(rank) in self._processes:
-                if purpose == "life":
-                    self._lives[int(rank)] = frames
-                else:
-                    self._orders[int(rank)] = frames
-                    frames.put_bytes(about)
+            if self._closed.is_set():
                 return
-        except (OSError, ValueError):
-            # Its process, if it was one of ours, is looked at anyway.
-            pass
-        frames.close()
+            verdict = self._verdict(rank, error)
+            with self._lost_once:
+                if not self.lost.done():
+                    log.error("%s (pid %d)", verdict.message, member.process.pid)
+                    self.lost.set_exception(verdict)
+
+
+def _start(rank: int, command: Sequence[str], memory: SharedMemory, limit_s: float) -> _Member:
+    (orders, their_orders), (life, their_life) = socket.socketpair(), socket.socketpair()
+    with their_orders, their_life:
+        descriptors = (memory.descriptor, their_orders.fileno(), their_life.fileno())
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            env={**os.environ, RANK_VARIABLE: " ".join(map(str, (rank, *descriptors)))},
+            pass_fds=descriptors,
+        )
+    return _Member(process, Frames(orders, limit_s), Frames(life, limit_s))

@@ -1,11 +1,11 @@
 """A rank above 0: a process that carries out what rank 0 orders, one thing after the other. Decides nothing."""
 
 import contextlib
-import json
 import os
 import socket
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from segue.batch.step import IntArray
@@ -21,17 +21,14 @@ from segue.state.rings import Rings
 from segue.state.spec import ComponentName
 from segue.state.storage import Storage, arena_bytes
 
-Answer = bytes | None
-
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """How a rank was called: its number, the memory that it shares, and its two connections to rank 0."""
+    """How a rank was called: its number, the memory that it shares, and its connection to rank 0."""
 
     rank: int
     memory: SharedMemory
     orders: Frames
-    life: Frames
 
 
 class Follower:
@@ -42,27 +39,27 @@ class Follower:
     ) -> None:
         """`memory` is that of the whole worker; `meet` joins the group that the model sums over."""
         self._model, self._shard, self._page_tokens, self._memory = model, shard, page_tokens, memory
-        self.meet = meet
         self._storage: Storage | None = None
         self._rings: Rings | None = None
         self._folds: RingFolds | None = None
-        self._handlers: dict[Order, Callable[[IntArray], Answer]] = {
-            Order.HOLD: self._hold,
+        self._handlers: dict[Order, Callable[[IntArray], None]] = {
+            Order.MEET: lambda _: meet(),
+            Order.ALLOCATE: self._allocate,
             Order.COMPUTE: self._compute,
             Order.FOLD: self._fold,
         }
 
     @property
     def storage(self) -> Storage:
-        assert self._storage is not None, "an order came before HOLD"
+        assert self._storage is not None, "a step came before ALLOCATE"
         return self._storage
 
-    def carry_out(self, order: Order, values: IntArray) -> Answer:
-        """Does it; the bytes that rank 0 waits for, None where it does not."""
-        return self._handlers[order](values)
+    def carry_out(self, order: Order, values: IntArray) -> None:
+        """Does it, whatever that takes. Raises RankLost."""
+        self._handlers[order](values)
 
-    def _hold(self, values: IntArray) -> Answer:
-        """Allocates state: units of each component (0: the model has none), ring rows and ring length, slots."""
+    def _allocate(self, values: IntArray) -> None:
+        """Maps state: units of each component (0: the model has none), ring rows and ring length."""
         reader = Reader(values)
         counts = dict(zip(COMPONENTS, reader.some(len(COMPONENTS)).tolist(), strict=True))
         ring_rows, ring_length = reader.some(2).tolist()
@@ -76,40 +73,48 @@ class Follower:
             slots = counts[ComponentName.RECURRENT]
             self._rings = Rings(state.records, ring_length, ring_rows, slots, device, self._shard)
             self._folds = RingFolds(self._rings, self._storage, state.records)
-        return b"held"
 
-    def _compute(self, values: IntArray) -> Answer:
+    def _compute(self, values: IntArray) -> None:
         self._model.forward(decode_step(values, self.storage, self._rings, self._model.device))
-        return None
 
-    def _fold(self, values: IntArray) -> Answer:
+    def _fold(self, values: IntArray) -> None:
         assert self._folds is not None, "there are no rings to fold"
         slot, row, count = values.tolist()
         self._folds.fold(Slot(slot), row, count)
-        return b"folded"
+
+
+ANSWERED = (Order.BUILD, Order.ALLOCATE, Order.FOLD)
+"""Orders whose end rank 0 waits for; that of a step shows in its last sum."""
 
 
 def answer_call() -> Call:
-    """Connects to the rank 0 that started this process, and gives signs of life from now on."""
-    host, port, rank, memory, secret = os.environ.pop(RANK_VARIABLE).split()
-    ends = {}
-    for purpose in ("orders", "life"):
-        ends[purpose] = Frames(socket.create_connection((host, int(port))))
-        ends[purpose].put_bytes(f"{secret} {rank} {purpose}".encode())
-    threading.Thread(target=_live, args=(ends["life"],), name="life", daemon=True).start()
-    return Call(int(rank), SharedMemory(int(memory)), ends["orders"], ends["life"])
+    """How rank 0 has called this process, to which signs of life are given from now on."""
+    rank, memory, orders, life = map(int, os.environ.pop(RANK_VARIABLE).split())
+    living = Frames(socket.socket(fileno=life))
+    threading.Thread(target=_live, args=(living,), name="life", daemon=True).start()
+    return Call(rank, SharedMemory(memory), Frames(socket.socket(fileno=orders)))
 
 
-def follow(call: Call, make: Callable[[dict[str, object], Call], Follower]) -> None:
-    """Carries out orders until rank 0 ends. `make` builds the rank from what rank 0 says first."""
-    with contextlib.suppress(ConnectionError):
-        follower = make(json.loads(call.orders.take_bytes()), call)
-        call.orders.put_bytes(b"built")
-        follower.meet()
-        while True:
-            order, values = call.orders.take()
-            if (answer := follower.carry_out(Order(order), values)) is not None:
-                call.orders.put_bytes(answer)
+def follow(call: Call, make: Callable[[bytes, Call], Follower]) -> None:
+    """Carries out orders until rank 0 ends. `make` builds the rank from what rank 0 says first. Raises RankLost."""
+    with _until_rank_0_ends():
+        about = call.orders.take_bytes()
+    follower, order = make(about, call), Order.BUILD
+    while True:
+        with _until_rank_0_ends():
+            if order in ANSWERED:
+                call.orders.put_bytes(order.name.encode())
+            number, values = call.orders.take()
+        order = Order(number)
+        follower.carry_out(order, values)
+
+
+@contextlib.contextmanager
+def _until_rank_0_ends() -> Iterator[None]:
+    try:
+        yield
+    except ConnectionError:
+        sys.exit()
 
 
 def _live(life: Frames) -> None:
@@ -117,4 +122,4 @@ def _live(life: Frames) -> None:
     with contextlib.suppress(OSError):
         while True:
             life.put_bytes(life.take_bytes())
-    os._exit(1)
+    os._exit(os.EX_TEMPFAIL)

@@ -1,4 +1,4 @@
-"""Messages between two processes of one machine over a socket: integers under a number, or bytes."""
+"""Messages between two processes over a pair of sockets that nobody else has: integers under a number, or bytes."""
 
 import socket
 import struct
@@ -14,10 +14,8 @@ class Frames:
     """One end. Everything raises OSError when the other end is gone or takes no part within the limit."""
 
     def __init__(self, connection: socket.socket, limit_s: float | None = None) -> None:
-        """`limit_s` bounds every wait from now on; None: for ever."""
+        """`limit_s` bounds every wait; None: for ever."""
         connection.settimeout(limit_s)
-        if connection.family in (socket.AF_INET, socket.AF_INET6):
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._connection = connection
 
     def put(self, number: int, values: IntArray) -> None:

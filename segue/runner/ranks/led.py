@@ -38,8 +38,8 @@ class LedModel:
         return self._ours.max_position
 
     def forward(self, step: StepContext) -> Tensor:
-        """Raises RankLost."""
-        self._crew.tell(Order.COMPUTE, encode_step(step))
+        """Raises RankLost and RankFailed."""
+        self._crew.broadcast(Order.COMPUTE, encode_step(step))
         return self._ours.forward(step)
 
 
@@ -58,8 +58,8 @@ class LedReplay:
         return self._ours.rows
 
     def fold(self, slot: Slot, row: int, count: int) -> None:
-        """Raises RankLost."""
-        self._crew.tell(Order.FOLD, np.array([slot, row, count]))
+        """Raises RankLost and RankFailed."""
+        self._crew.broadcast(Order.FOLD, np.array([slot, row, count]))
         self._ours.fold(slot, row, count)
         # Rank 0 is about to read what every rank has of the slot.
-        self._crew.answers()
+        self._crew.wait_done(Order.FOLD)

@@ -6,6 +6,8 @@ from typing import Self
 
 import torch
 
+from segue.errors import ConfigError
+
 
 class SharedMemory:
     """One such file by its descriptor."""
@@ -19,8 +21,18 @@ class SharedMemory:
         return cls(os.memfd_create("segue-state"))
 
     def allocate(self, size: int) -> torch.Tensor:
-        """Makes it `size` bytes, all zero, and maps it, uint8 [size]. Once."""
-        os.ftruncate(self.descriptor, size)
+        """Makes it `size` bytes, all zero and all there, and maps it, uint8 [size]. Once.
+
+        Raises ConfigError when the system does not give that much.
+        """
+        try:
+            os.posix_fallocate(self.descriptor, 0, size)
+        except OSError as error:
+            raise ConfigError(
+                f"engine.state_bytes and engine.tp ask for {size} bytes of state, which are not to be had here "
+                f"({error.strerror}); lower one of them",
+                param="state_bytes",
+            ) from error
         return self.map(size)
 
     def map(self, size: int) -> torch.Tensor:

@@ -20,9 +20,11 @@ from segue.state.storage import Storage
 class Order(IntEnum):
     """Kinds of orders. The integers that go with each are what its encoder below puts together."""
 
-    HOLD = 1
-    COMPUTE = 2
-    FOLD = 3
+    BUILD = 1
+    MEET = 2
+    ALLOCATE = 3
+    COMPUTE = 4
+    FOLD = 5
 
 
 COMPONENTS = tuple(ComponentName)

@@ -1,12 +1,12 @@
-"""Sums and joins over the processes of a worker, by gloo."""
+"""Sums and joins over the processes of a worker, by gloo on this machine's own loopback."""
 
 from datetime import timedelta
+from pathlib import Path
 from typing import Protocol, cast
 
 import torch
 from torch import Tensor
-from torch.distributed import ProcessGroupGloo, TCPStore  # type: ignore[attr-defined]  # its stub forgets one
-from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed import FileStore, ProcessGroupGloo  # type: ignore[attr-defined]  # its stub forgets one
 
 from segue.errors import RankLost
 from segue.state.layout import Shard
@@ -25,8 +25,7 @@ class Group(Protocol):
 
     def allgather(self, outputs: list[list[Tensor]], inputs: list[Tensor]) -> Begun: ...
 
-
-_MEET_S = 120.0
+    def gather(self, outputs: list[Tensor], inputs: Tensor, root: int) -> Begun: ...
 
 
 class ProcessRanks:
@@ -39,16 +38,20 @@ class ProcessRanks:
         # Two addends have one order. Of more, every element is to have the same.
         self._ordered = ordered and shard.tp_size > 2
 
-    def meet(self, store: TCPStore, limit_s: float) -> None:
-        """Meets the other ranks. Raises RankLost when they do not come; so do sums in which one is missing for
-        `limit_s`.
+    def meet(self, folder: str, limit_s: float) -> None:
+        """Meets the other ranks, all of which do the same now; their folder is private to them.
+
+        Raises RankLost when one does not come within `limit_s`, and later from sums that it takes no part in for so
+        long.
         """
         shard = self.shard
+        options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]  # so is this
+        options._devices = [ProcessGroupGloo.create_device(hostname="127.0.0.1")]
+        options._timeout = timedelta(seconds=limit_s)
         try:
-            group = ProcessGroupGloo(
-                PrefixStore("ranks", store), shard.tp_rank, shard.tp_size, timedelta(seconds=_MEET_S)
-            )
-            group._set_default_timeout(timedelta(seconds=limit_s))
+            store = FileStore(str(Path(folder) / "store"), shard.tp_size)
+            store.set_timeout(timedelta(seconds=limit_s))
+            group = ProcessGroupGloo(store, shard.tp_rank, shard.tp_size, options)
         except RuntimeError as error:
             raise RankLost(f"rank {shard.tp_rank} of {shard.tp_size} did not meet the others: {error}") from error
         self._met = cast(Group, group)
@@ -58,7 +61,7 @@ class ProcessRanks:
         assert self._met is not None, "a sum before the ranks have met"
         return self._met
 
-    def add_up(self, part: Tensor) -> Tensor:
+    def all_reduce(self, part: Tensor) -> Tensor:
         """Raises RankLost."""
         try:
             if not self._ordered:
@@ -73,28 +76,19 @@ class ProcessRanks:
             total.add_(other)
         return total
 
-    def join(self, part: Tensor, widths: list[int]) -> Tensor:
+    def gather(self, part: Tensor, widths: list[int]) -> Tensor:
         """Raises RankLost."""
         padded = torch.zeros(part.shape[0], max(widths), dtype=part.dtype, device=part.device)
         padded[:, : part.shape[1]] = part
-        parts = [torch.empty_like(padded) for _ in widths]
+        leads = self.shard.tp_rank == 0
+        parts = [torch.empty_like(padded) for _ in widths] if leads else []
         try:
-            self._group.allgather([parts], [padded]).wait()
+            self._group.gather(parts, padded, 0).wait()
         except RuntimeError as error:
             raise self._lost(error) from error
-        if self.shard.tp_rank:
+        if not leads:
             return part
         return torch.cat([one[:, :width] for one, width in zip(parts, widths, strict=True)], 1)
 
     def _lost(self, error: RuntimeError) -> RankLost:
-        return RankLost(f"rank {self.shard.tp_rank} of {self.shard.tp_size} computes alone: {error}")
-
-
-def keep_store(tp_size: int) -> TCPStore:
-    """Rank 0's: where the ranks of a worker find each other."""
-    return TCPStore("127.0.0.1", 0, tp_size, is_master=True, wait_for_workers=False)
-
-
-def reach_store(tp_size: int, port: int) -> TCPStore:
-    """The same store, seen from another rank."""
-    return TCPStore("127.0.0.1", port, tp_size, is_master=False)
+        return RankLost(f"a sum of {self.shard.tp_size} ranks lacks one: {str(error).splitlines()[0]}")

@@ -71,6 +71,8 @@ def test_rings_of_ranks_are_folded_when_a_slot_is_read(hybrid: Path) -> None:
             llama_config(num_attention_heads=12, num_key_value_heads=3, hidden_size=96),
             "3 key and value heads cannot be dealt out over 4",
         ),
+        (llama_config(intermediate_size=3), "3 dims of a layer cannot be dealt out over 4"),
+        (lara_mini_config(moe_intermediate_size=2), "2 dims of an expert cannot be dealt out over 4"),
         (
             lara_mini_config(linear_num_key_heads=3, linear_num_value_heads=3),
             "3 linear key heads cannot be dealt out over 4",

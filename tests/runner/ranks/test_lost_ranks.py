@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from segue.build import BuiltEngine
-from segue.errors import RankLost
+from segue.errors import RankFailed, RankLost, ServingError
 from segue.ids import Handle
 from segue.runner.ranks.crew import Crew
+from segue.runner.ranks.orders import Order
 from tests.runner.ranks.engines import asking, engine
 
 LIMIT_S = 2.0
@@ -69,27 +70,30 @@ def test_ranks_end_with_rank_0(hybrid: Path) -> None:
     _until(lambda: not any(_runs(pid) for pid in pids))
 
 
-def test_a_rank_that_does_not_come_is_told_at_once() -> None:
-    with pytest.raises(RankLost, match="rank 1 of 2 ended with 3"):
-        came([sys.executable, "-c", "raise SystemExit(3)"])
+@pytest.mark.parametrize(
+    ("code", "error", "what"),
+    [
+        ("raise SystemExit(3)", RankLost, "rank 1 of 2 has ended with 3"),
+        ("assert False", RankFailed, "rank 1 of 2 broke an invariant"),
+        ("import os; os.abort()", RankLost, "rank 1 of 2 has ended with -6"),
+    ],
+)
+def test_a_rank_that_does_not_come_is_told_at_once(code: str, error: type[ServingError], what: str) -> None:
+    with Crew(2, [sys.executable, "-c", code], LIMIT_S, 60.0) as crew:
+        with pytest.raises(error, match=what):
+            crew.wait_done(Order.BUILD, 60.0)
+        with pytest.raises(error, match=what):
+            crew.lost.result(10)
 
 
-def test_who_does_not_know_the_secret_is_turned_away() -> None:
-    stranger = (
-        "import os, socket, struct, time; host, port, *_ = os.environ['SEGUE_RANK'].split()\n"
-        "ends = [socket.create_connection((host, int(port))) for _ in range(2)]\n"
-        "for end in ends: end.sendall(struct.pack('<qq', 0, 16) + b'wrong 1 orders  ')\n"
-        "for end in ends: assert end.recv(1) == b''\n"
-        "raise SystemExit(4)\n"
-    )
-    with pytest.raises(RankLost, match="rank 1 of 2 ended with 4"):
-        came([sys.executable, "-c", stranger])
-
-
-def came(command: list[str]) -> None:
-    """Two ranks, the second one started by `command`."""
-    with Crew(2, command, LIMIT_S, {}) as crew:
-        crew.meet()
+def test_of_a_crew_that_has_ended_nothing_is_left() -> None:
+    before = set(os.listdir("/proc/self/fd"))
+    with Crew(3, [sys.executable, "-c", "import time; time.sleep(60)"], LIMIT_S, 60.0) as crew:
+        pids, folder = crew.pids, Path(crew.folder)
+        assert folder.is_dir()
+    assert not folder.exists()
+    assert not any(_runs(pid) for pid in pids)
+    assert set(os.listdir("/proc/self/fd")) == before
 
 
 def _runs(pid: int) -> bool:
