@@ -109,7 +109,7 @@ def open_model(
     options = _options(config)
     if config.tp == 1:
         return build_model(folder.config, WeightSource(folder.files, progress), options), None
-    crew = Crew(config.tp, [sys.executable, "-m", "segue.rank", str(os.getpid())], config.rank_limit_s, _BUILD_S)
+    crew = Crew(config.tp, [sys.executable, "-m", "segue.rank", str(os.getpid())], config.rank_limit_s)
     try:
         crew.introduce(
             json.dumps({"config": {**asdict(config), "model": str(config.model)}, "folder": crew.folder}).encode()

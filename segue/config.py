@@ -73,7 +73,7 @@ class EngineConfig:
                 param="checkpoint_strategy",
             )
         require_not_negative("engine.", self, "max_len", "threads", "track_interval")
-        require_above_zero("engine.", self, "rank_limit_s")
+        _require("engine.", self, ("rank_limit_s",), "be above 0 and at most 3600", lambda value: 0 < value <= 3600)
         if self.replay_length not in REPLAY_LENGTHS:
             raise ConfigError(
                 f"engine.replay_length is {self.replay_length}, it must be one of {str(REPLAY_LENGTHS)[1:-1]}",

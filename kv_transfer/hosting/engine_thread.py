@@ -90,6 +90,8 @@ class EngineThread(Generic[C, N]):
         """A rank is gone: known here also while there is nothing to compute."""
         if (error := lost.exception()) is not None:
             self._outlet.fail(error)
+            # The thread that may be asleep ends, and the other ranks with it.
+            self._mailbox.put(None)
 
     def _loop(self, station: Station[C, N]) -> None:
         while True:

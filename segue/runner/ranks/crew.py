@@ -28,6 +28,8 @@ RANK_VARIABLE = "SEGUE_RANK"
 """The environment of a rank: its number, and descriptors of the shared memory and of its two connections to rank 0."""
 EXIT_FAILED = 1
 """How a rank ends that broke an invariant of its own: Python's own code for what nobody has caught."""
+_START_S = 60.0
+"""What a rank has until its first sign of life: it imports what it needs, and reads no weights yet."""
 _BEAT_S = 0.5
 _VERDICT_S = 2.0
 _NOTHING: IntArray = np.empty(0, dtype=np.int64)
@@ -50,8 +52,8 @@ class Crew:
     that made the crew ends, so do they, however it ends.
     """
 
-    def __init__(self, tp_size: int, command: Sequence[str], limit_s: float, start_s: float) -> None:
-        """Starts them. Until its first sign of life a rank has `start_s`. Raises ConfigError where it cannot be."""
+    def __init__(self, tp_size: int, command: Sequence[str], limit_s: float) -> None:
+        """Starts them. Raises ConfigError where ranks cannot be, RankLost when one cannot be started."""
         assert tp_size > 1, tp_size
         if sys.platform != "linux":
             raise ConfigError("engine.tp above 1 needs Linux: ranks share memory that has no name", param="tp")
@@ -63,10 +65,16 @@ class Crew:
         self.memory = SharedMemory.create()
         self.folder = tempfile.mkdtemp(prefix="segue-ranks-")
         """Where the ranks meet: private to this user, gone with the crew."""
-        self._members = {rank: _start(rank, command, self.memory, limit_s) for rank in range(1, tp_size)}
+        self._members: dict[int, _Member] = {}
+        try:
+            for rank in range(1, tp_size):
+                self._members[rank] = _start(rank, command, self.memory, limit_s)
+        except OSError as error:
+            self.close()
+            raise RankLost(f"rank {rank} of {tp_size} cannot be started: {error}") from error
         log.info("ranks 1 to %d have started, pids %s", tp_size - 1, ", ".join(map(str, self.pids)))
         for rank, member in self._members.items():
-            watching = threading.Thread(target=self._watch, args=(rank, member, start_s), name=f"rank {rank}")
+            watching = threading.Thread(target=self._watch, args=(rank, member), name=f"rank {rank}")
             watching.daemon = True
             watching.start()
 
@@ -143,9 +151,9 @@ class Crew:
             return RankFailed(f"{name} broke an invariant of its own; its output says which")
         return RankLost(f"{name} has ended with {code}")
 
-    def _watch(self, rank: int, member: _Member, start_s: float) -> None:
+    def _watch(self, rank: int, member: _Member) -> None:
         """Asks for a sign of life at every beat; a rank that computes gives it all the same."""
-        within_s = start_s
+        within_s = max(_START_S, self._limit_s)
         try:
             while not self._closed.wait(_BEAT_S):
                 member.life.put_bytes(b"?")
@@ -155,10 +163,12 @@ class Crew:
             if self._closed.is_set():
                 return
             verdict = self._verdict(rank, error)
+            log.error("%s (pid %d)", verdict.message, member.process.pid)
             with self._lost_once:
                 if not self.lost.done():
-                    log.error("%s (pid %d)", verdict.message, member.process.pid)
                     self.lost.set_exception(verdict)
+            # The engine thread may wait for its answer.
+            member.orders.shut()
 
 
 def _start(rank: int, command: Sequence[str], memory: SharedMemory, limit_s: float) -> _Member:

@@ -1,5 +1,6 @@
 """A rank that ends or freezes ends its worker, in a step and between two; ranks never outlive rank 0."""
 
+import asyncio
 import itertools
 import os
 import signal
@@ -11,11 +12,16 @@ from pathlib import Path
 
 import pytest
 
+from decode_service.host import Host
+from kv_transfer.hosting.config import TransferConfig
+from kv_transfer.hosting.loading import Loaded
+from kv_transfer.hosting.neighbours import Neighbours
 from segue.build import BuiltEngine
 from segue.errors import RankFailed, RankLost, ServingError
 from segue.ids import Handle
 from segue.runner.ranks.crew import Crew
 from segue.runner.ranks.orders import Order
+from tests.handoff.pair import QUICK, engine_config, loading
 from tests.runner.ranks.engines import asking, engine
 
 LIMIT_S = 2.0
@@ -79,16 +85,51 @@ def test_ranks_end_with_rank_0(hybrid: Path) -> None:
     ],
 )
 def test_a_rank_that_does_not_come_is_told_at_once(code: str, error: type[ServingError], what: str) -> None:
-    with Crew(2, [sys.executable, "-c", code], LIMIT_S, 60.0) as crew:
+    with Crew(2, [sys.executable, "-c", code], LIMIT_S) as crew:
         with pytest.raises(error, match=what):
             crew.wait_done(Order.BUILD, 60.0)
         with pytest.raises(error, match=what):
             crew.lost.result(10)
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_rank_lost_while_it_builds_ends_the_start(number: signal.Signals) -> None:
+    """It gives signs of life, and never says that it has built."""
+    code = (
+        "import os, signal, sys, threading, time; from segue.runner.ranks.follower import answer_call; answer_call()\n"
+        f"time.sleep(1); os.kill(os.getpid(), {int(number)}); time.sleep(60)\n"
+    )
+    started = time.monotonic()
+    with Crew(2, [sys.executable, "-c", code], LIMIT_S) as crew:
+        with pytest.raises(RankLost, match="rank 1 of 2"):
+            crew.wait_done(Order.BUILD, 60.0)
+        assert time.monotonic() - started < 30
+
+
+async def test_of_a_worker_that_lost_a_rank_nothing_is_left(hybrid: Path) -> None:
+    config = engine_config(hybrid, "both", tp=4, rank_limit_s=LIMIT_S, max_len=256)
+    host = Host(QUICK, TransferConfig(transports="local"), Neighbours())
+    crews: list[Crew] = []
+
+    def build() -> Loaded:
+        loaded = loading(config)()
+        assert loaded.built is not None
+        assert loaded.built.crew is not None
+        crews.append(loaded.built.crew)
+        return loaded
+
+    await host.start(build)
+    (crew,) = crews
+    os.kill(crew.pids[0], signal.SIGKILL)
+    assert isinstance(await asyncio.wait_for(host.broken, 20), RankLost)
+    await host.stop()
+    _until(lambda: not any(_runs(pid) for pid in crew.pids) and not Path(crew.folder).exists())
+
+
 def test_of_a_crew_that_has_ended_nothing_is_left() -> None:
     before = set(os.listdir("/proc/self/fd"))
-    with Crew(3, [sys.executable, "-c", "import time; time.sleep(60)"], LIMIT_S, 60.0) as crew:
+    with Crew(3, [sys.executable, "-c", "import time; time.sleep(60)"], LIMIT_S) as crew:
         pids, folder = crew.pids, Path(crew.folder)
         assert folder.is_dir()
     assert not folder.exists()
