@@ -41,13 +41,10 @@ def alike(found: Sequence[Answer], right: Sequence[Answer]) -> None:
         (1, 2, "nixl"),
         pytest.param(2, 2, "local", marks=pytest.mark.long),
         *(
-            pytest.param(
-                prefill, decode, transport, marks=pytest.mark.slow if 4 in (prefill, decode) else pytest.mark.long
-            )
+            pytest.param(prefill, decode, transport, marks=pytest.mark.slow)
             for transport in ("nixl", "grpc")
             for prefill in (1, 2, 4)
             for decode in (1, 2, 4)
-            if (prefill, decode) != (1, 1)
         ),
     ],
 )

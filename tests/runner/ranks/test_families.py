@@ -22,7 +22,7 @@ FAMILIES: dict[str, Callable[[], PretrainedConfig]] = {
 
 
 @pytest.mark.parametrize("family", ["lara", *(pytest.param(name, marks=pytest.mark.long) for name in [*FAMILIES][1:])])
-@pytest.mark.parametrize("tp", [2, pytest.param(4, marks=pytest.mark.long)])
+@pytest.mark.parametrize("tp", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_a_family_on_several_ranks_puts_out_the_same(tmp_path: Path, family: str, tp: int) -> None:
     write_checkpoint(FAMILIES[family](), tmp_path)
     asked = asking()
@@ -35,8 +35,7 @@ def test_a_family_on_several_ranks_puts_out_the_same(tmp_path: Path, family: str
         assert [token.logprob for token in ours] == pytest.approx([token.logprob for token in theirs], abs=NEAR)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("tp", [2, 4])
+@pytest.mark.parametrize("tp", [pytest.param(2, marks=pytest.mark.long), pytest.param(4, marks=pytest.mark.slow)])
 def test_deterministic_ranks_do_not_depend_on_the_batch(hybrid: Path, tp: int) -> None:
     asked = asking()
     with engine(hybrid, tp=tp, deterministic=True) as built:
