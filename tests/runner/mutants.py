@@ -73,13 +73,6 @@ MUTANTS = (
         _PLAN,
     ),
     Mutant(
-        "a run joins what lies on two ranks",
-        "kv_transfer/plan.py",
-        "    return ends == (run.source_offset, run.target_offset) and ranks == (run.source_rank, run.target_rank)\n",
-        "    return ends == (run.source_offset, run.target_offset)\n",
-        _PAIR,
-    ),
-    Mutant(
         "blocks go to rank 0's part",
         "kv_transfer/blocks.py",
         "            theirs = target[1].part(piece.component, run.target_rank)\n",

@@ -45,21 +45,26 @@ def test_deterministic_ranks_do_not_depend_on_the_batch(hybrid: Path, tp: int) -
 
 
 @pytest.mark.long
-def test_rings_of_ranks_are_folded_when_a_slot_is_read(hybrid: Path) -> None:
-    """Turns that end on the grid are donated behind pending records."""
-    asked = [
+@pytest.mark.parametrize("replay_length", [1, 8])
+def test_second_turns_go_on_from_what_all_ranks_left(hybrid: Path, replay_length: int) -> None:
+    """First turns end on the grid: their slots are donated, behind pending records where there are rings."""
+    first = [
         replace(one, sampling=replace(one.sampling, max_tokens=65 - len(one.prompt), temperature=0.0))
         for one in asking(3)
     ]
-    with engine(hybrid, replay_length=8, prefix_cache=True) as one:
-        right = [answers(one, asked), answers(one, asked)]
-        folded = one.engine.status().replay.folds_read
-    with engine(hybrid, replay_length=8, prefix_cache=True, tp=2) as two:
-        found = [answers(two, asked), answers(two, asked)]
-        assert two.engine.status().replay.folds_read == folded > 0
-    assert [[t.token_id for t in one] for some in found for one in some] == [
-        [t.token_id for t in one] for some in right for one in some
-    ]
+    turns: list[list[list[int]]] = []
+    for tp in (1, 2):
+        with engine(hybrid, replay_length=replay_length, tp=tp) as built:
+            said = [[token.token_id for token in one] for one in answers(built, first)]
+            second = [
+                replace(one, prompt=(*one.prompt, *tokens, 5, 6, 7)) for one, tokens in zip(first, said, strict=True)
+            ]
+            said += [[token.token_id for token in one] for one in answers(built, second)]
+            status = built.engine.status()
+            assert sum(hits.tokens for hits in status.cache.hits) == 64 * len(first)
+            assert (status.replay.folds_read > 0) == (replay_length > 1)
+            turns.append(said)
+    assert turns[0] == turns[1]
 
 
 @pytest.mark.parametrize(
