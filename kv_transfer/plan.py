@@ -7,11 +7,12 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from segue.errors import TransferRefused
 from segue.handoff import Part, Terms
 from segue.state.coverage import Coverage
-from segue.state.layout import UnitLayout
+from segue.state.layout import Shard, UnitLayout
 from segue.state.needs import first_window_page, page_count
 from segue.state.spec import ComponentName
 
@@ -194,14 +195,20 @@ def byte_runs(source: UnitLayout, target: UnitLayout) -> tuple[ByteRun, ...]:
         ours, theirs = getattr(source, name), getattr(target, name)
         if ours != theirs:
             raise TransferRefused(f"{name} of {source.component} are {ours} at the sender, {theirs} at the receiver")
+    return _runs(source.total_groups, source.group_bytes, source.shard.tp_size, target.shard.tp_size)
+
+
+@lru_cache(maxsize=64)
+def _runs(total: int, size: int, senders: int, receivers: int) -> tuple[ByteRun, ...]:
+    """Those of `total` head groups of `size` bytes: the same for every prompt that passes between two workers."""
+    source = [Shard(rank, senders) for rank in range(senders)]
     runs: list[ByteRun] = []
-    size, senders = source.group_bytes, source.of_ranks
-    for receiver in target.of_ranks:
-        for group in range(receiver.first_group, receiver.first_group + receiver.groups):
-            rank = source.shard.holders(source.total_groups, group).start
-            source_offset = (group - senders[rank].first_group) * size
-            target_offset = (group - receiver.first_group) * size
-            run = ByteRun(source_offset, target_offset, size, rank, receiver.shard.tp_rank)
+    for receiver in (Shard(rank, receivers) for rank in range(receivers)):
+        first = receiver.first_group(total)
+        for group in range(first, first + receiver.groups(total)):
+            rank = source[0].holders(total, group).start
+            source_offset, target_offset = (group - source[rank].first_group(total)) * size, (group - first) * size
+            run = ByteRun(source_offset, target_offset, size, rank, receiver.tp_rank)
             if runs and _continues(runs[-1], run):
                 before = runs.pop()
                 run = replace(before, bytes=before.bytes + size)

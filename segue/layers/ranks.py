@@ -8,7 +8,7 @@ from typing import Protocol
 from torch import Tensor
 
 from segue.kernels.interface import Matrix
-from segue.state.layout import Shard
+from segue.state.layout import ONE_RANK, Shard
 
 
 class Ranks(Protocol):
@@ -30,7 +30,7 @@ class Ranks(Protocol):
 class Alone:
     """One rank: nothing to add, nothing to gather."""
 
-    shard = Shard()
+    shard = ONE_RANK
 
     def all_reduce(self, part: Tensor) -> Tensor:
         return part

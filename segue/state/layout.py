@@ -51,6 +51,10 @@ class Shard:
         return slice(self.tp_rank * total // self.tp_size, (self.tp_rank + 1) * total // self.tp_size)
 
 
+ONE_RANK = Shard()
+"""All of the state."""
+
+
 @dataclass(frozen=True, slots=True)
 class Field:
     """One tensor within a unit: it starts `offset_bytes` after each head group's start."""

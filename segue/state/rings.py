@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import torch
 
 from segue.errors import ConfigError
-from segue.state.layout import Shard
+from segue.state.layout import ONE_RANK, Shard
 from segue.state.spec import ModelState, StateTensor, uses_ssm_state
 from segue.state.storage import TORCH_DTYPE
 
@@ -24,7 +24,7 @@ class Rings:
         rows: int,
         slots: int,
         device: torch.device,
-        shard: Shard = Shard(),  # noqa: B008  a constant
+        shard: Shard = ONE_RANK,
     ) -> None:
         """`length` is L: a row holds the records of L - 1 tokens, those of the rank's head groups."""
         assert length > 1, "a state that is written in every step needs no ring"
@@ -44,7 +44,7 @@ class Rings:
         return self._views[layer, name]
 
 
-def row_bytes(records: Sequence[StateTensor], length: int, shard: Shard = Shard()) -> int:  # noqa: B008  a constant
+def row_bytes(records: Sequence[StateTensor], length: int, shard: Shard = ONE_RANK) -> int:
     """Bytes of one ring row on one rank, over all layers."""
     return (length - 1) * sum(shard.groups(record.groups) * record.group_bytes for record in records)
 

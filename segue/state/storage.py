@@ -39,10 +39,9 @@ class Storage:
         self.layouts = {layout.component: layout for layout in layouts}
         self._counts = dict(counts)
         self._base: dict[ComponentName, int] = {}
-        total = 0
-        for layout in layouts:
-            self._base[layout.component] = total
-            total += layout.unit_bytes * counts[layout.component]
+        for number, layout in enumerate(layouts):
+            self._base[layout.component] = arena_bytes(layouts[:number], counts)
+        total = arena_bytes(layouts, counts)
         self.arena = torch.zeros(total, dtype=torch.uint8, device=device) if arena is None else arena
         assert self.arena.numel() == total, f"an arena of {self.arena.numel()} bytes for {total}"
         self._views: dict[tuple[int, str], torch.Tensor] = {

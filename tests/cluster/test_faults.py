@@ -75,6 +75,13 @@ def until_readiness(deployment: Deployment, wanted: int) -> None:
         assert time.monotonic() < end, f"the router's readiness stayed {status}"
 
 
+def until_promised(deployment: Deployment) -> None:
+    """Waits until the decode worker has promised room for a prompt, whose state is under way then."""
+    end = time.monotonic() + 30
+    while not deployment.status("decode").promised:
+        assert time.monotonic() < end, "the prompt's state was never promised room"
+
+
 def test_a_question_is_answered_over_a_stream_by_way_of_both_halves(deployment: Deployment) -> None:
     until_readiness(deployment, 200)
     assert deployment.roles == ["prefill", "decode"]
@@ -122,9 +129,7 @@ def test_a_prompt_under_way_survives_the_death_of_its_prefill_worker(deployment:
     undisturbed = completed(deployment)
     with ThreadPoolExecutor(1) as beside:
         asking = beside.submit(completed, deployment)
-        end = time.monotonic() + 30
-        while not deployment.status("decode").promised:
-            assert time.monotonic() < end, "the prompt's state was never promised room"
+        until_promised(deployment)
         starts = deployment.kill("prefill")
         assert asking.result(60) == undisturbed
     deployment.restarted("prefill", starts)

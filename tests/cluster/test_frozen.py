@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tests.cluster.deployment import Deployment, deployed, gone
-from tests.cluster.test_faults import answer, asked, client, completed, tokens, until_readiness
+from tests.cluster.test_faults import answer, asked, client, completed, tokens, until_promised, until_readiness
 
 SILENCE_S = 4.0
 
@@ -37,9 +37,7 @@ def test_of_a_prefill_worker_frozen_in_a_transfer_no_page_stays_in_quarantine(wa
     ill = watched.ready("prefill")[-1][1]
     with ThreadPoolExecutor(1) as beside:
         asking = beside.submit(completed, watched)
-        end = time.monotonic() + 30
-        while not watched.status("decode").promised:
-            assert time.monotonic() < end, "the prompt's state was never promised room"
+        until_promised(watched)
         frozen_at = time.monotonic()
         starts = watched.kill("prefill", signal.SIGSTOP)
         assert asking.result(60) == undisturbed

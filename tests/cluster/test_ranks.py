@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,7 +13,7 @@ import pytest
 
 from segue.batch.request import FinishReason
 from tests.cluster.deployment import Deployment, deployed, deployed_on_ray, gone
-from tests.cluster.test_faults import answer, asked, client, completed, tokens, until_readiness
+from tests.cluster.test_faults import answer, asked, client, completed, tokens, until_promised, until_readiness
 from tests.decode_service.router_end import RouterEnd, spec
 
 LIMIT_S = 3.0
@@ -71,9 +70,7 @@ def test_a_prompt_survives_the_loss_of_a_rank_that_computes_it(ranked: Deploymen
     undisturbed = completed(ranked)
     with ThreadPoolExecutor(1) as beside:
         asking = beside.submit(completed, ranked)
-        end = time.monotonic() + 30
-        while not ranked.status("decode").promised:
-            assert time.monotonic() < end, "the prompt's state was never promised room"
+        until_promised(ranked)
         lost = struck(ranked, "prefill", number)
         assert asking.result(60) == undisturbed
     replaced(ranked, "prefill", *lost)

@@ -122,6 +122,16 @@ def test_room_that_is_kept_is_given_back_when_the_request_ends_or_is_computed_he
     made.require_whole()
 
 
+def run_and_leave(made: Rig, *numbers: int) -> None:
+    """Runs on for a while; then the clients leave, and nothing is held."""
+    for _ in range(30):
+        made.step()
+    for number in numbers:
+        made.engine.cancel(Handle(number), 1)
+    made.step()
+    made.require_whole()
+
+
 @pytest.mark.parametrize("steps", [0, 4])
 def test_what_is_set_aside_is_room_that_was_found_whatever_headroom_is_configured(steps: int) -> None:
     """Room for fewer steps ahead than are set aside for a state that comes from elsewhere would not be enough."""
@@ -137,12 +147,7 @@ def test_what_is_set_aside_is_room_that_was_found_whatever_headroom_is_configure
         for request in made.engine.live_requests()[1:]:
             if request.phase is Phase.DECODING:
                 made.take_off(request)
-        for _ in range(30):
-            made.step()
-        for number in (1, 2):
-            made.engine.cancel(Handle(number), 1)
-        made.step()
-        made.require_whole()
+        run_and_leave(made, 1, 2)
 
 
 @pytest.mark.parametrize("steps", [0, 4])
@@ -171,9 +176,4 @@ def test_room_for_a_continuation_whose_beginning_was_evicted_is_room_for_what_is
         assert not made.engine.expect(going_on, Handle(3), extend_max=8)
         for name, pool in made.pools.items():
             made.tree.forest.evict(name, pool.capacity)
-        for _ in range(30):
-            made.step()
-        for number in (2, 3):
-            made.engine.cancel(Handle(number), 1)
-        made.step()
-        made.require_whole()
+        run_and_leave(made, 2, 3)

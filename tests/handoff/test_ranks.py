@@ -1,29 +1,20 @@
 """Workers of several tensor-parallel ranks: equal and unequal degrees on the two sides move the same state."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from decode_service.retraction.config import RetractionConfig
-from segue.batch.sampling import SamplingParams
 from segue.wire import GenerateSpec
-from tests.decode_service.router_end import spec
 from tests.handoff.pair import Answer, alone, paired
-from tests.support.checkpoints import VOCAB
+from tests.handoff.test_retraction import FORCED
+from tests.handoff.test_retraction import asking as asking_for
 
-FORCED = RetractionConfig(host_bytes=32 << 20, verify=True, test_interval=3)
 NEAR = 1e-4
 
 
 def asking(count: int) -> list[GenerateSpec]:
-    asked = []
-    for number in range(count):
-        sampling = SamplingParams(seed=number, temperature=0.0, max_tokens=12 + number, logprobs=0, ignore_eos=True)
-        prompt = tuple(2 + (31 * number + 7 * i + i * i) % (VOCAB - 2) for i in range(20 + 13 * number))
-        asked.append(replace(spec(f"q{number}"), prompt=prompt, sampling=sampling))
-    return asked
+    return [asking_for(number, 20 + 13 * number, 12 + number) for number in range(count)]
 
 
 def alike(found: Sequence[Answer], right: Sequence[Answer]) -> None:

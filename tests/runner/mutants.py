@@ -68,7 +68,7 @@ MUTANTS = (
     Mutant(
         "every rank is sent from rank 0",
         "kv_transfer/plan.py",
-        "            rank = source.shard.holders(source.total_groups, group).start\n",
+        "            rank = source[0].holders(total, group).start\n",
         "            rank = 0\n",
         _PLAN,
     ),

@@ -2,34 +2,22 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 from segue.batch.request import EmittedToken
-from segue.batch.sampling import SamplingParams
 from segue.build import BuiltEngine, load_engine
-from segue.config import EngineConfig
 from segue.ids import Handle
 from segue.weights.folder import ModelFolder
 from segue.wire import GenerateSpec
-from tests.decode_service.router_end import spec
-from tests.support.checkpoints import VOCAB
+from tests.handoff.pair import engine_config
+from tests.handoff.test_retraction import asking as asking_for
 
 
 @contextmanager
 def engine(folder: Path, **changes: object) -> Iterator[BuiltEngine]:
     """Ended with all its ranks when the block ends."""
-    config = EngineConfig(
-        model=folder,
-        threads=1,
-        page_tokens=8,
-        state_bytes=4 << 20,
-        max_running=8,
-        max_len=256,
-        step_tokens=64,
-        chunk_tokens=16,
-    )
-    built = load_engine(replace(config, **changes), ModelFolder.open(folder))  # type: ignore[arg-type]
+    small: dict[str, object] = {"deterministic": False, "state_bytes": 4 << 20, "max_len": 256, "chunk_tokens": 16}
+    built = load_engine(engine_config(folder, "both", **{**small, **changes}), ModelFolder.open(folder))
     try:
         yield built
     finally:
@@ -38,15 +26,8 @@ def engine(folder: Path, **changes: object) -> Iterator[BuiltEngine]:
 
 
 def asking(count: int = 5, output: int = 30) -> list[GenerateSpec]:
-    """Prompts of 20 tokens and more; every third is sampled."""
-    asked = []
-    for number in range(count):
-        sampling = SamplingParams(
-            seed=number, temperature=0.0 if number % 3 else 0.8, max_tokens=output + number, logprobs=0, ignore_eos=True
-        )
-        prompt = tuple(2 + (31 * number + 7 * i + i * i) % (VOCAB - 2) for i in range(20 + 13 * number))
-        asked.append(replace(spec(f"q{number}"), prompt=prompt, sampling=sampling))
-    return asked
+    """Prompts of 20 tokens and more."""
+    return [asking_for(number, 20 + 13 * number, output + number) for number in range(count)]
 
 
 def answers(built: BuiltEngine, asked: Sequence[GenerateSpec]) -> list[list[EmittedToken]]:
