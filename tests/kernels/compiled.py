@@ -31,7 +31,16 @@ def compile_kernel(kernel: "triton.JITFunction[object]", constants: dict[str, ob
 def main() -> None:
     for rule in Rule:
         constants: dict[str, object] = {"GROUPS": 2, "HEADS": 2, "KEY_DIM": 40, "VALUE_DIM": 24}
-        constants |= {"LENGTH": 16, "RING": 16, "BLOCK_K": 64, "BLOCK_V": 16, "FOLD_K": 32, "PRECISION": "ieee"}
+        constants |= {
+            "LENGTH": 16,
+            "RING": 16,
+            "BLOCK_K": 64,
+            "BLOCK_V": 16,
+            "READ_K": 8,
+            "FOLD_K": 16,
+            "PRECISION": "ieee",
+            "DEPENDENT": True,
+        }
         constants |= {"VECTOR_DECAY": rule.vector_decay, "CORRECTED": rule.corrected, "SKIP": not rule.corrected}
         if rule.corrected:
             constants["skip"] = None

@@ -3,6 +3,7 @@
 Needs Triton, which comes with torch's CUDA builds: nothing else of the package imports this module.
 """
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -38,7 +39,9 @@ REPLAYED = {
 }
 # Products of blocks have no side shorter than this.
 PRODUCT_SIDE_MIN = 16
-FOLDED_KEYS = 32
+# Keys of a matrix that a replaying program reads at once, and that any folds at once.
+READ_KEYS = 8
+FOLDED_KEYS = 16
 FOLD_PRECISION = "ieee"
 
 
@@ -85,17 +88,20 @@ def decode(
     records, delta = _record_block(length), memory.ring
     products = torch.empty(rows, groups, heads if rule.vector_decay else 1, 2, records, device=value.device)
     flushed = flush.view(torch.uint8)
+    beside = _starts_beside(value.device)
     kernels.products_kernel[(products.shape[1] * products.shape[2], rows)](
         query, key, log_decay, products, delta.keys, delta.log_decays, slots, rings, cursors, flushed,
         *inward, *delta.keys.stride()[:2], *delta.log_decays.stride()[:2],
-        **sizes, LENGTH=length, RING=records, **traits, BLOCK_K=blocks["BLOCK_K"], num_warps=cut.product_warps,
+        **sizes, LENGTH=length, RING=records, **traits, DEPENDENT=beside, BLOCK_K=blocks["BLOCK_K"],
+        num_warps=cut.product_warps,
     )  # fmt: skip
     kernels.replay_kernel[grid](
         query, key, value, log_decay, beta, skip, products, out,
         matrix, delta.corrections, delta.keys, delta.log_decays, slots, rings, cursors, flushed,
         *inward, *value.stride()[:2], *_strides(matrix, delta),
         **sizes, VALUE_DIM=value_dim, LENGTH=length, RING=records, **traits, SKIP=skip is not None, **blocks,
-        FOLD_K=_folded_keys(key_dim), PRECISION=FOLD_PRECISION, num_warps=cut.warps,
+        DEPENDENT=beside, READ_K=READ_KEYS, FOLD_K=_folded_keys(key_dim), PRECISION=FOLD_PRECISION, num_warps=cut.warps,
+        **({"launch_pdl": True} if beside else {}),
     )  # fmt: skip
     return out
 
@@ -125,6 +131,12 @@ def advance(cursors: Tensor, slots: Tensor, flush: Tensor, length: int) -> None:
     """
     block = triton.next_power_of_2(len(slots))
     kernels.advance_kernel[(1,)](cursors, slots, flush.view(torch.uint8), len(slots), LENGTH=length, BLOCK=block)
+
+
+@functools.cache
+def _starts_beside(device: torch.device) -> bool:
+    """Whether a kernel can start while the one before it runs (programmatic dependent launch): from Hopper on."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
 
 
 def _strides(matrix: Tensor, ring: Ring) -> list[int]:

@@ -4,11 +4,13 @@ A program works on one head of one row and a block of the value columns, which d
 records are taken together: with A the decay of all of them and W_j that of the steps after j, the state before the
 token is Diag(A) S0 + sum_j (W_j * k_j) d_j^T, of which reads need no more than the products of q and k with the
 weighted keys. Those are the same for all columns (and heads, where decay is one number): a small kernel makes them
-first. Sums are in fp32, and slots and ring rows, as factors of addresses, have 64 bits.
+first, and where the device can, the other starts beside it and waits only before it takes them (DEPENDENT). Sums are
+in fp32, and slots and ring rows, as factors of addresses, have 64 bits.
 """
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 
 @triton.jit
@@ -20,12 +22,12 @@ def _columns(place, HEADS: tl.constexpr, VALUE_DIM: tl.constexpr, BLOCK_V: tl.co
 
 
 @triton.jit
-def _reads(state, q, k, CORRECTED: tl.constexpr):
-    """S^T q and, where it is of use, S^T k: both sums in one, because programs wait for each other in each."""
+def _sums(q_sums, k_sums, CORRECTED: tl.constexpr):
+    """Both summed over keys, the second where it is of use: in one, because programs wait for each other in each."""
     if CORRECTED:
-        q_read, k_read = tl.split(tl.sum(tl.join(state * q[:, None], state * k[:, None]), 0))
+        q_read, k_read = tl.split(tl.sum(tl.join(q_sums, k_sums), 0))
     else:
-        q_read = tl.sum(state * q[:, None], 0)
+        q_read = tl.sum(q_sums, 0)
         k_read = q_read
     return q_read, k_read
 
@@ -116,7 +118,7 @@ def step_kernel(
         decay = tl.exp(tl.load(log_decay + at_head))
     state = _times(state, decay, VECTOR_DECAY)
     # Both reads are of the decayed state before the token: S_t^T q = (a S_{t-1})^T q + (k . q) d.
-    q_read, k_read = _reads(state, q, k, CORRECTED)
+    q_read, k_read = _sums(state * q[:, None], state * k[:, None], CORRECTED)
     if CORRECTED:
         d = b * (v - k_read)
     else:
@@ -133,13 +135,15 @@ def products_kernel(
     query, key, log_decay, products, ring_k, ring_g, slots, rings, cursors, flush,
     query_row, query_group, key_row, key_group, k_ring, k_group, g_ring, g_group,
     GROUPS: tl.constexpr, HEADS: tl.constexpr, KEY_DIM: tl.constexpr, LENGTH: tl.constexpr, RING: tl.constexpr,
-    VECTOR_DECAY: tl.constexpr, CORRECTED: tl.constexpr, BLOCK_K: tl.constexpr,
+    VECTOR_DECAY: tl.constexpr, CORRECTED: tl.constexpr, DEPENDENT: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """Products of q and k with the weighted keys of a ring, [row, group, 2, RING]; with vectors of decay, of q and k
     decayed, [row, group, head, 2, RING]. Rows that do not flush get the token's key and such vectors into their rings.
 
     A program has a group or, with vectors, a head.
     """
+    if DEPENDENT:
+        gdc_launch_dependents()
     PLACES: tl.constexpr = HEADS if VECTOR_DECAY else 1
     place = tl.program_id(0)
     row = tl.program_id(1).to(tl.int64)
@@ -181,8 +185,9 @@ def replay_kernel(
     matrix_slot, matrix_group, d_ring, d_group, k_ring, k_group, g_ring, g_group,
     GROUPS: tl.constexpr, HEADS: tl.constexpr, KEY_DIM: tl.constexpr, VALUE_DIM: tl.constexpr,
     LENGTH: tl.constexpr, RING: tl.constexpr,
-    VECTOR_DECAY: tl.constexpr, CORRECTED: tl.constexpr, SKIP: tl.constexpr,
-    BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr, FOLD_K: tl.constexpr, PRECISION: tl.constexpr,
+    VECTOR_DECAY: tl.constexpr, CORRECTED: tl.constexpr, SKIP: tl.constexpr, DEPENDENT: tl.constexpr,
+    BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr, READ_K: tl.constexpr, FOLD_K: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
     """As step_kernel, of matrices and the records since; after products_kernel. A row that flushes writes its matrix,
     any other its correction (and, where it is one number, its log decay).
@@ -190,22 +195,19 @@ def replay_kernel(
     PLACES: tl.constexpr = HEADS if VECTOR_DECAY else 1
     row = tl.program_id(1).to(tl.int64)
     group, head, columns = _columns(tl.program_id(0), HEADS, VALUE_DIM, BLOCK_V)
-    keys = tl.arange(0, BLOCK_K)
-    in_keys = keys < KEY_DIM
     in_columns = columns < VALUE_DIM
     at_head = (row * GROUPS + group) * HEADS + head
     out_at = out + at_head * VALUE_DIM + columns
     slot = tl.load(slots + row).to(tl.int64)
     if slot < 1:
+        if DEPENDENT:
+            # Whoever comes after this kernel counts on the one before it.
+            gdc_wait()
         tl.store(out_at, tl.zeros([BLOCK_V], out.dtype.element_ty), mask=in_columns)
         return
     base = matrix + slot * matrix_slot + group * matrix_group + head * KEY_DIM * VALUE_DIM
-    state_at = base + keys[:, None] * VALUE_DIM + columns[None, :]
-    state = tl.load(state_at, mask=in_keys[:, None] & in_columns[None, :], other=0.0)
     q_at = query + row * query_row + group * query_group
     k_at = key + row * key_row + group * key_group
-    q = tl.load(q_at + keys, mask=in_keys, other=0.0).to(tl.float32)
-    k = tl.load(k_at + keys, mask=in_keys, other=0.0).to(tl.float32)
     v_at = value + row * value_row + group * value_group + head * VALUE_DIM + columns
     v = tl.load(v_at, mask=in_columns, other=0.0).to(tl.float32)
     b = tl.load(beta + at_head).to(tl.float32)
@@ -214,31 +216,55 @@ def replay_kernel(
     d_base = ring_d + ring * d_ring + group * d_group
     k_base = ring_k + ring * k_ring + group * k_group
     g_base = ring_g + ring * g_ring + group * g_group
-    total = _total(g_base, cursor, head, keys, HEADS, KEY_DIM, VECTOR_DECAY)
-    past_d = _past_corrections(d_base, g_base, cursor, total, head, columns, HEADS, VALUE_DIM, RING, VECTOR_DECAY)
+    g_at = log_decay + at_head * KEY_DIM
     at = products + ((row * GROUPS + group) * PLACES + head % PLACES) * 2 * RING + tl.arange(0, RING)
 
-    # Reads as in step_kernel; what is one number multiplies sums, what is a vector the probes.
-    if VECTOR_DECAY:
-        g_at = log_decay + at_head * KEY_DIM
-        fall = tl.exp(total + tl.load(g_at + keys, mask=in_keys, other=0.0))
-        q_read, k_read = _reads(state, q * fall, k * fall, CORRECTED)
-        q_read += tl.sum(past_d * tl.load(at)[:, None], 0)
+    # In parts, which are not kept: a matrix in registers would leave room for fewer programs beside each other.
+    part = tl.arange(0, READ_K)
+    q_sums = tl.zeros([READ_K, BLOCK_V], tl.float32)
+    k_sums = tl.zeros([READ_K, BLOCK_V], tl.float32)
+    overlap = tl.zeros([READ_K], tl.float32)
+    for first in tl.static_range(0, BLOCK_K, READ_K):
+        keys = first + part
+        in_keys = keys < KEY_DIM
+        state_at = base + keys[:, None] * VALUE_DIM + columns[None, :]
+        state = tl.load(state_at, mask=in_keys[:, None] & in_columns[None, :], other=0.0)
+        q = tl.load(q_at + keys, mask=in_keys, other=0.0).to(tl.float32)
+        k = tl.load(k_at + keys, mask=in_keys, other=0.0).to(tl.float32)
+        overlap += q * k
+        if VECTOR_DECAY:
+            total = _total(g_base, cursor, head, keys, HEADS, KEY_DIM, VECTOR_DECAY)
+            fall = tl.exp(total + tl.load(g_at + keys, mask=in_keys, other=0.0))
+            q *= fall
+            k *= fall
+        q_sums += state * q[:, None]
         if CORRECTED:
-            k_read += tl.sum(past_d * tl.load(at + RING)[:, None], 0)
+            k_sums += state * k[:, None]
+    q_read, k_read = _sums(q_sums, k_sums, CORRECTED)
+    total = _total(g_base, cursor, head, part, HEADS, KEY_DIM, VECTOR_DECAY)
+    past_d = _past_corrections(d_base, g_base, cursor, total, head, columns, HEADS, VALUE_DIM, RING, VECTOR_DECAY)
+    if DEPENDENT:
+        gdc_wait()
+    q_past = tl.sum(past_d * tl.load(at)[:, None], 0)
+    k_past = q_past
+    if CORRECTED:
+        k_past = tl.sum(past_d * tl.load(at + RING)[:, None], 0)
+    g = total
+    # What is one number multiplies sums, what is a vector the probes.
+    if VECTOR_DECAY:
+        q_read += q_past
+        k_read += k_past
     else:
         g = tl.load(log_decay + at_head)
         decay = tl.exp(g)
         whole = tl.exp(total)
-        q_read, k_read = _reads(state, q, k, CORRECTED)
-        q_read = decay * (whole * q_read + tl.sum(past_d * tl.load(at)[:, None], 0))
-        if CORRECTED:
-            k_read = decay * (whole * k_read + tl.sum(past_d * tl.load(at + RING)[:, None], 0))
+        q_read = decay * (whole * q_read + q_past)
+        k_read = decay * (whole * k_read + k_past)
     if CORRECTED:
         d = b * (v - k_read)
     else:
         d = b * v
-    read = q_read + tl.sum(q * k, 0) * d
+    read = q_read + tl.sum(overlap, 0) * d
     if SKIP:
         read += tl.load(skip + group * HEADS + head) * v
     tl.store(out_at, read.to(out.dtype.element_ty), mask=in_columns)
@@ -246,20 +272,20 @@ def replay_kernel(
     if (tl.load(flush + row) != 0) | (cursor >= LENGTH - 1):
         # In parts, read again while the cache has them: registers for the whole would be lost to every other row.
         for start in range(0, KEY_DIM, FOLD_K):
-            part = start + tl.arange(0, FOLD_K)
-            in_part = part < KEY_DIM
-            part_at = base + part[:, None] * VALUE_DIM + columns[None, :]
-            in_state = in_part[:, None] & in_columns[None, :]
-            part_total = _total(g_base, cursor, head, part, HEADS, KEY_DIM, VECTOR_DECAY)
-            past_k = _past_keys(k_base, g_base, cursor, part_total, head, part, HEADS, KEY_DIM, RING, VECTOR_DECAY)
-            part_state = _times(tl.load(part_at, mask=in_state, other=0.0), tl.exp(part_total), VECTOR_DECAY)
-            part_state += tl.dot(tl.trans(past_k), past_d, input_precision=PRECISION)
+            fold = start + tl.arange(0, FOLD_K)
+            in_fold = fold < KEY_DIM
+            fold_at = base + fold[:, None] * VALUE_DIM + columns[None, :]
+            in_state = in_fold[:, None] & in_columns[None, :]
+            fold_total = _total(g_base, cursor, head, fold, HEADS, KEY_DIM, VECTOR_DECAY)
+            past_k = _past_keys(k_base, g_base, cursor, fold_total, head, fold, HEADS, KEY_DIM, RING, VECTOR_DECAY)
+            folded = _times(tl.load(fold_at, mask=in_state, other=0.0), tl.exp(fold_total), VECTOR_DECAY)
+            folded += tl.dot(tl.trans(past_k), past_d, input_precision=PRECISION)
             if VECTOR_DECAY:
-                part_state = _times(part_state, tl.exp(tl.load(g_at + part, mask=in_part, other=0.0)), VECTOR_DECAY)
+                folded = _times(folded, tl.exp(tl.load(g_at + fold, mask=in_fold, other=0.0)), VECTOR_DECAY)
             else:
-                part_state = _times(part_state, decay, VECTOR_DECAY)
-            part_k = tl.load(k_at + part, mask=in_part, other=0.0).to(tl.float32)
-            tl.store(part_at, part_state + part_k[:, None] * d[None, :], mask=in_state)
+                folded = _times(folded, decay, VECTOR_DECAY)
+            fold_k = tl.load(k_at + fold, mask=in_fold, other=0.0).to(tl.float32)
+            tl.store(fold_at, folded + fold_k[:, None] * d[None, :], mask=in_state)
     else:
         at_record = cursor * HEADS + head
         tl.store(d_base + at_record * VALUE_DIM + columns, d.to(ring_d.dtype.element_ty), mask=in_columns)
