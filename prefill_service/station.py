@@ -69,7 +69,7 @@ class PrefillStation:
             events += self._exported(record, self._engine.commit(record))
         self._busy = record is not None
         for request in self._engine.take_due():
-            events.append(Due(request.handle, request.known_len, self._engine.offered_checkpoint(request)))
+            events.append(Due(request.handle, request.known_len, self._engine.holdings.offered_checkpoint(request)))
         for ended in self._engine.take_ended():
             self._plans.pop(ended.handle, None)
             events.append(ended)
@@ -121,6 +121,6 @@ class PrefillStation:
         usage = Usage(request.prompt_len, len(request.output), request.cached_tokens)
         digests = self._export.digests(request, plan) if self._verify else ()
         checkpoint = None
-        if plan.checkpoint() and (found := self._engine.prompt_checkpoint(request)) is not None:
+        if plan.checkpoint() and (found := self._engine.holdings.prompt_checkpoint(request)) is not None:
             checkpoint = self._export.checkpoint(found, plan, verify=self._verify)
         return Complete(request.handle, token, usage, digests, checkpoint)

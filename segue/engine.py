@@ -15,8 +15,8 @@ from segue.batch.holdings import Holdings
 from segue.batch.lifecycle import Phase
 from segue.batch.news import Ended, EngineNews
 from segue.batch.request import EmittedToken, FinishReason, Request
-from segue.batch.reuse import CachedCheckpoint
 from segue.batch.role import Role
+from segue.batch.roster import Roster
 from segue.batch.rules import end_reason, require_output, require_servable
 from segue.batch.scheduler import Scheduler
 from segue.batch.scores import PromptScores
@@ -54,16 +54,13 @@ class Engine:
     ) -> None:
         self.facts = facts
         self._scheduler = scheduler
-        self._holdings = holdings
+        self.holdings = holdings
         self._slots = slots
         self._runner = runner
         self._clock = clock
         self._stop_ids = frozenset(facts.eos_token_ids)
-        self._live: dict[Handle, Request] = {}
-        # Ended, but still read by somebody.
-        self._pinned: dict[Handle, Request] = {}
+        self._roster = Roster()
         self._in_flight: StepRecord | None = None
-        self._ended_early: list[Ended] = []
         self._steps = self._generated = self._prefilled = 0
         self.costs = SuffixCosts(clock)
 
@@ -79,7 +76,7 @@ class Engine:
         """
         request = self._request(spec, handle)
         request.recallable, request.extend_max = spec.score_from is None, extend_max
-        cached = self._holdings.cached_depth(request) if extend_max else 0
+        cached = self.holdings.cached_depth(request) if extend_max else 0
         choice = self.costs.choose(by, request, cached, self._scheduler.decoding_count)
         if not choice.here:
             request.phase = Phase.AWAITING
@@ -89,25 +86,25 @@ class Engine:
 
     def cancel(self, handle: Handle, attempt: int) -> None:
         """Ends a request whose client left. A no-op when it is unknown, of another attempt, or ended."""
-        if (request := self._find(handle, attempt)) is not None:
+        if (request := self._roster.find(handle, attempt)) is not None:
             self._end(request, FinishReason.CANCELLED)
 
     def finish(self, handle: Handle, attempt: int, kept: int) -> None:
         """Ends an output after `kept` tokens (the router found a stop string). A no-op when the request is gone."""
-        if (request := self._find(handle, attempt)) is not None:
+        if (request := self._roster.find(handle, attempt)) is not None:
             del request.output[kept:]
             self._end(request, FinishReason.STOP)
 
     def fail(self, handle: Handle, attempt: int, error: ServingError) -> None:
         """Ends a request that cannot go on, for a reason outside this engine. A no-op when it is gone."""
-        if (request := self._find(handle, attempt)) is not None:
+        if (request := self._roster.find(handle, attempt)) is not None:
             self._end(request, FinishReason.ERROR, error)
 
     # State that comes from another engine
 
     def ask(self, handle: Handle, attempt: int) -> None:
         """The sender of a request's state wants a promise of room. A no-op when the request is gone."""
-        if (request := self._find(handle, attempt)) is not None:
+        if (request := self._roster.find(handle, attempt)) is not None:
             self._scheduler.incoming.ask(request)
 
     def take_promised(self) -> list[Request]:
@@ -120,8 +117,8 @@ class Engine:
         Returns how many tokens of full pages need not come, and the depth of the prompt checkpoint that is wanted after
         the state, of the one that the sender offers.
         """
-        held = self._holdings.hold(request)
-        return held, self._holdings.wanted_checkpoint(request, offered)
+        held = self.holdings.hold(request)
+        return held, self.holdings.wanted_checkpoint(request, offered)
 
     def receive(
         self,
@@ -137,9 +134,9 @@ class Engine:
         The request continues at that token. It must not be gone. With `expected`, its prompt checkpoint of that depth
         is still on its way: `receive_checkpoint` or `give_up_checkpoint` must follow, however the request ends.
         """
-        request = self._find(handle, attempt)
+        request = self._roster.find(handle, attempt)
         assert request is not None, f"state came for handle {handle}, which is gone"
-        self._holdings.receive(request, rows, request.known_len)
+        self.holdings.receive(request, rows, request.known_len)
         request.computed = request.known_len
         if not request.retractions:
             request.cached_tokens = cached_tokens
@@ -153,14 +150,14 @@ class Engine:
 
     def receive_checkpoint(self, handle: Handle, rows: Sequence[UnitRow]) -> None:
         """The expected prompt checkpoint is complete in `rows`, which are held."""
-        request = self._pinned[handle]
+        request = self._roster.pinned(handle)
         assert request.expected is not None, f"nobody expects a checkpoint for handle {handle}"
         self._scheduler.receive_checkpoint(request, rows, request.expected)
         self._release_pinned(request)
 
     def give_up_checkpoint(self, handle: Handle) -> None:
         """The expected prompt checkpoint will not come."""
-        request = self._pinned[handle]
+        request = self._roster.pinned(handle)
         request.expected = None
         self._release_pinned(request)
 
@@ -169,7 +166,7 @@ class Engine:
 
         None, and nothing has changed, when by this engine's rules it does not end there.
         """
-        request = self._find(handle, attempt)
+        request = self._roster.find(handle, attempt)
         assert request is not None, f"a token came for handle {handle}, which is gone"
         if end_reason(request, len(request.output) + 1, token, self._stop_ids) is None:
             return None
@@ -185,7 +182,7 @@ class Engine:
 
     def fall_back(self, handle: Handle, attempt: int) -> bool:
         """The sender of a recalled request has failed: it is computed here. False when it was none, or is gone."""
-        return (request := self._find(handle, attempt)) is not None and self._scheduler.fall_back(request)
+        return (request := self._roster.find(handle, attempt)) is not None and self._scheduler.fall_back(request)
 
     # State that goes to another engine
 
@@ -203,7 +200,7 @@ class Engine:
 
     def grant(self, handle: Handle, attempt: int) -> bool:
         """The receiver has promised room. False when the request is gone."""
-        if self._find(handle, attempt) is None:
+        if self._roster.find(handle, attempt) is None:
             return False
         assert self._scheduler.turns is not None, "only a prefill worker computes for others"
         self._scheduler.turns.grant(handle)
@@ -211,26 +208,41 @@ class Engine:
 
     def pin(self, handle: Handle, attempt: int) -> None:
         """What the request owns is read from outside the steps; it stays whole until `unpin`, whatever happens."""
-        request = self._find(handle, attempt)
-        assert request is not None, f"handle {handle} is gone, there is nothing to pin"
-        assert not request.pinned
-        request.pinned = True
-        self._pinned[handle] = request
+        self._roster.pin(handle, attempt)
 
     def unpin(self, handle: Handle) -> None:
         """Nobody reads the request's state any more. One that was being handed over has ended with this."""
-        request = self._pinned[handle]
+        request = self._roster.pinned(handle)
         if request.phase is Phase.HANDING_OVER:
-            self._close(request, Phase.FINISHED)
+            self._roster.close(request, Phase.FINISHED)
         self._release_pinned(request)
 
-    def offered_checkpoint(self, request: Request) -> int | None:
-        """Depth of the checkpoint that computing the request's prompt will leave; None when it leaves none."""
-        return self._holdings.offered_checkpoint(request)
+    # Running requests that leave
 
-    def prompt_checkpoint(self, request: Request) -> CachedCheckpoint | None:
-        """The newest checkpoint of a computed prompt."""
-        return self._holdings.prompt_checkpoint(request)
+    def park(self, handle: Handle, attempt: int) -> Request | None:
+        """A decoding request stands still, pinned, so that its state can be read; `unpark` or `leave` must follow.
+
+        Between two steps. None when it is gone. Raises SnapshotNotReady when no whole state of it is here now.
+        """
+        assert self._in_flight is None, "a step is in flight"
+        return self._roster.park(handle, attempt)
+
+    def unpark(self, handle: Handle) -> None:
+        """A parked request goes on as if nothing had been, unless it has ended meanwhile."""
+        request = self._roster.pinned(handle)
+        if request.phase is Phase.HANDING_OVER:
+            request.move(Phase.DECODING)
+        self._release_pinned(request)
+
+    def leave(self, handle: Handle, snapshot_id: str = "") -> None:
+        """A parked request has left this worker, whose routers are told so, unless it has ended meanwhile.
+
+        Its state stays whole until `unpin`.
+        """
+        request = self._roster.pinned(handle)
+        if request.phase is Phase.HANDING_OVER:
+            self._roster.close(request, Phase.ABORTED)
+            self._roster.tell(Ended.of(request, FinishReason.MOVED, snapshot_id=snapshot_id))
 
     # Steps
 
@@ -275,7 +287,7 @@ class Engine:
                 scored += 1
             if request.phase not in going_on:
                 if row.checkpoint is not None:
-                    self._holdings.discard_checkpoint(row.checkpoint)
+                    self.holdings.discard_checkpoint(row.checkpoint)
                 request.overtaken = True
                 self._release_ended(request)
                 continue
@@ -295,17 +307,15 @@ class Engine:
 
     def take_ended(self) -> list[Ended]:
         """Requests that ended outside a step (cancel, finish, deadline) since the last call."""
-        ended, self._ended_early = self._ended_early, []
-        return ended
+        return self._roster.take_told()
 
     def next_deadline(self) -> float | None:
         """The earliest deadline of a live request, on the engine's clock."""
-        return min((r.deadline for r in self._live.values() if r.deadline is not None), default=None)
+        return self._roster.next_deadline()
 
     def expire(self) -> None:
         """Ends requests whose deadline has passed; `launch` does it too, an idle loop must at `next_deadline`."""
-        now = self._clock()
-        for request in [r for r in self._live.values() if r.deadline is not None and r.deadline <= now]:
+        for request in self._roster.overdue(self._clock()):
             error = DeadlineExceeded(
                 f"request {request.request_id} passed its deadline after {len(request.output)} tokens"
             )
@@ -316,10 +326,10 @@ class Engine:
     @property
     def idle(self) -> bool:
         """True when no request is live, and nobody reads what one has left."""
-        return not self._live and not self._pinned
+        return self._roster.empty
 
     def live_requests(self) -> tuple[Request, ...]:
-        return tuple(self._live.values())
+        return self._roster.live
 
     def status(self) -> EngineStatus:
         return EngineStatus(
@@ -330,10 +340,10 @@ class Engine:
             steps=self._steps,
             generated_tokens=self._generated,
             prefill_tokens=self._prefilled,
-            pools=self._holdings.counts(),
+            pools=self.holdings.counts(),
             retraction=self._scheduler.retraction_figures(),
             replay=self._slots.figures(),
-            cache=replace(self._holdings.cache_figures(), prompts=self.costs.chosen()),
+            cache=replace(self.holdings.cache_figures(), prompts=self.costs.chosen()),
         )
 
     def check(self) -> None:
@@ -344,18 +354,13 @@ class Engine:
     # Inside
 
     def _request(self, spec: GenerateSpec, handle: Handle) -> Request:
-        assert handle not in self._live, f"handle {handle} is in use"
-        assert handle not in self._pinned, f"handle {handle} is still being read"
+        self._roster.require_new(handle)
         require_servable(spec, self.facts.vocab_size, self._stop_ids)
         return Request.of(spec, handle, self._clock())
 
     def _enter(self, request: Request) -> None:
         self._scheduler.submit(request)
-        self._live[request.handle] = request
-
-    def _find(self, handle: Handle, attempt: int) -> Request | None:
-        request = self._live.get(handle)
-        return request if request is not None and request.attempt == attempt else None
+        self._roster.enter(request)
 
     def _append(self, request: Request, token: EmittedToken, news: EngineNews) -> None:
         news.add(request.handle, request.attempt, len(request.output), token)
@@ -369,15 +374,15 @@ class Engine:
 
     def _finish(self, request: Request, reason: FinishReason, news: EngineNews) -> None:
         """Ends a request with its step."""
-        self._close(request, Phase.FINISHED)
+        self._roster.close(request, Phase.FINISHED)
         self._release_ended(request)
         news.ended.append(Ended.of(request, reason))
 
     def _end(self, request: Request, reason: FinishReason, error: ServingError | None = None) -> None:
         """Ends a request between steps."""
-        self._close(request, Phase.FINISHED if reason is FinishReason.STOP else Phase.ABORTED)
+        self._roster.close(request, Phase.FINISHED if reason is FinishReason.STOP else Phase.ABORTED)
         self._release_ended(request)
-        self._ended_early.append(Ended.of(request, reason, error))
+        self._roster.tell(Ended.of(request, reason, error))
 
     def _release_ended(self, request: Request) -> None:
         """Takes back what an ended request owns; if a step in flight or a reader needs it, they do it when done."""
@@ -387,11 +392,5 @@ class Engine:
 
     def _release_pinned(self, request: Request) -> None:
         """Nobody reads or awaits anything of the request outside of steps any more."""
-        del self._pinned[request.handle]
-        request.pinned = False
-        if request.phase in (Phase.FINISHED, Phase.ABORTED):
+        if self._roster.unpin(request):
             self._release_ended(request)
-
-    def _close(self, request: Request, phase: Phase) -> None:
-        request.move(phase)
-        del self._live[request.handle]

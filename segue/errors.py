@@ -163,6 +163,12 @@ class DigestMismatch(TransferFailed):
     kind = ErrorKind(503, "DATA_LOSS", "server_error", "digest_mismatch")
 
 
+class SnapshotNotReady(ServingError):
+    """The request has no whole state at its worker at this moment: it waits, or is being computed or moved."""
+
+    kind = ErrorKind(409, "FAILED_PRECONDITION", "invalid_request_error", "snapshot_not_ready")
+
+
 def error_kinds() -> dict[str, type[ServingError]]:
     """Every error class by its code, so that a receiver can raise what the sender meant."""
     found: dict[str, type[ServingError]] = {}

@@ -17,7 +17,7 @@ class Phase(StrEnum):
     RETRACTED = "retracted"
     """Taken off the device because memory was short, to be brought back from host memory, or recomputed."""
     HANDING_OVER = "handing_over"
-    """Its prompt is computed for another worker; keeps its state until that has it."""
+    """Its state is for another worker, or a snapshot; it stands still and keeps it until that has it."""
     FINISHED = "finished"
     """Ended by itself or by the router's Finish; owns nothing."""
     ABORTED = "aborted"
@@ -44,6 +44,8 @@ MOVES: frozenset[tuple[Phase, Phase]] = frozenset(
         (Phase.DECODING, Phase.FINISHED),
         (Phase.DECODING, Phase.ABORTED),
         (Phase.DECODING, Phase.RETRACTED),
+        (Phase.DECODING, Phase.HANDING_OVER),
+        (Phase.HANDING_OVER, Phase.DECODING),
         (Phase.RETRACTED, Phase.DECODING),
         (Phase.RETRACTED, Phase.EXTENDING),
         (Phase.RETRACTED, Phase.AWAITING),

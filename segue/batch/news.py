@@ -19,22 +19,27 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A choice that ended, after its last token; `error` is set exactly when the reason is ERROR."""
+    """A choice that ended, after its last token; `error` is set exactly when the reason is ERROR.
+
+    One that was MOVED goes on from the snapshot, or, without one, from the state that its worker still keeps.
+    """
 
     handle: Handle
     attempt: int
     reason: FinishReason
     usage: Usage = Usage()
     error: ServingError | None = None
+    snapshot_id: str = ""
 
     def __post_init__(self) -> None:
+        assert not self.snapshot_id or self.reason is FinishReason.MOVED, "what did not move is in no snapshot"
         assert (self.error is not None) == (self.reason is FinishReason.ERROR), "an error reason carries an error"
 
     @staticmethod
-    def of(request: Request, reason: FinishReason, error: ServingError | None = None) -> "Ended":
+    def of(request: Request, reason: FinishReason, error: ServingError | None = None, snapshot_id: str = "") -> "Ended":
         """The end of a request, with its usage so far."""
         usage = Usage(request.prompt_len, len(request.output), request.cached_tokens)
-        return Ended(request.handle, request.attempt, reason, usage, error)
+        return Ended(request.handle, request.attempt, reason, usage, error, snapshot_id)
 
 
 @dataclass(slots=True)

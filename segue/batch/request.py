@@ -22,6 +22,8 @@ class FinishReason(StrEnum):
     LENGTH = "length"
     CANCELLED = "cancelled"
     ERROR = "error"
+    MOVED = "moved"
+    """The request's whole state has left its worker, or is about to: the output goes on elsewhere."""
 
 
 class EmittedToken(NamedTuple):

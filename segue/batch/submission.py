@@ -4,7 +4,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from segue.batch.sampling import SamplingParams
-from segue.ids import RequestId, RouterId
+from segue.ids import Handle, RequestId, RouterId
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """Where the state of a request is kept that has left its worker: host:port, and what it was called there."""
+
+    address: str
+    handle: Handle
+    attempt: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,7 +25,8 @@ class GenerateSpec:
     remaining time from now. `extension` is opaque and travels with the request. `prefill_address` (host:port) is the
     worker that computes the prompt; empty where the one asked does it. With `score_from` the prompt is scored: logprobs
     of its tokens behind that position are wanted, with as many alternatives as `sampling.logprobs` says, and nothing
-    from that position on is reused.
+    from that position on is reused. The state of a request that had begun elsewhere comes from the snapshot
+    `snapshot_id`, or from the worker that it was `moved` away from.
     """
 
     router_id: RouterId
@@ -31,3 +41,5 @@ class GenerateSpec:
     cache_salt: str = ""
     prefill_address: str = ""
     score_from: int | None = None
+    snapshot_id: str = ""
+    moved: Moved | None = None

@@ -11,7 +11,7 @@ class DescribeRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class WorkerDescription(_message.Message):
-    __slots__ = ("worker_id", "protocol_version", "role", "model_name", "fingerprint", "vocab_size", "max_len", "eos_token_ids", "page_tokens", "deterministic", "defaults")
+    __slots__ = ("worker_id", "protocol_version", "role", "model_name", "fingerprint", "vocab_size", "max_len", "eos_token_ids", "page_tokens", "deterministic", "defaults", "snapshots")
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
@@ -23,6 +23,7 @@ class WorkerDescription(_message.Message):
     PAGE_TOKENS_FIELD_NUMBER: _ClassVar[int]
     DETERMINISTIC_FIELD_NUMBER: _ClassVar[int]
     DEFAULTS_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOTS_FIELD_NUMBER: _ClassVar[int]
     worker_id: str
     protocol_version: int
     role: str
@@ -34,7 +35,8 @@ class WorkerDescription(_message.Message):
     page_tokens: int
     deterministic: bool
     defaults: SamplingDefaults
-    def __init__(self, worker_id: _Optional[str] = ..., protocol_version: _Optional[int] = ..., role: _Optional[str] = ..., model_name: _Optional[str] = ..., fingerprint: _Optional[str] = ..., vocab_size: _Optional[int] = ..., max_len: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., page_tokens: _Optional[int] = ..., deterministic: _Optional[bool] = ..., defaults: _Optional[_Union[SamplingDefaults, _Mapping]] = ...) -> None: ...
+    snapshots: bool
+    def __init__(self, worker_id: _Optional[str] = ..., protocol_version: _Optional[int] = ..., role: _Optional[str] = ..., model_name: _Optional[str] = ..., fingerprint: _Optional[str] = ..., vocab_size: _Optional[int] = ..., max_len: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., page_tokens: _Optional[int] = ..., deterministic: _Optional[bool] = ..., defaults: _Optional[_Union[SamplingDefaults, _Mapping]] = ..., snapshots: _Optional[bool] = ...) -> None: ...
 
 class SamplingDefaults(_message.Message):
     __slots__ = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
@@ -93,7 +95,7 @@ class Sampling(_message.Message):
     def __init__(self, seed: _Optional[int] = ..., choice: _Optional[int] = ..., temperature: _Optional[float] = ..., top_p: _Optional[float] = ..., top_k: _Optional[int] = ..., min_p: _Optional[float] = ..., repetition_penalty: _Optional[float] = ..., presence_penalty: _Optional[float] = ..., frequency_penalty: _Optional[float] = ..., logit_bias: _Optional[_Iterable[_Union[LogitBias, _Mapping]]] = ..., logprobs: _Optional[int] = ..., max_tokens: _Optional[int] = ..., min_tokens: _Optional[int] = ..., ignore_eos: _Optional[bool] = ..., stop_token_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class GenerateRequest(_message.Message):
-    __slots__ = ("router_id", "request_id", "attempt", "prompt", "emitted", "sampling", "priority", "deadline_s", "extension", "cache_salt", "prefill_address", "score_from")
+    __slots__ = ("router_id", "request_id", "attempt", "prompt", "emitted", "sampling", "priority", "deadline_s", "extension", "cache_salt", "prefill_address", "score_from", "snapshot_id", "moved")
     ROUTER_ID_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
@@ -106,6 +108,8 @@ class GenerateRequest(_message.Message):
     CACHE_SALT_FIELD_NUMBER: _ClassVar[int]
     PREFILL_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     SCORE_FROM_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_ID_FIELD_NUMBER: _ClassVar[int]
+    MOVED_FIELD_NUMBER: _ClassVar[int]
     router_id: str
     request_id: str
     attempt: int
@@ -118,7 +122,19 @@ class GenerateRequest(_message.Message):
     cache_salt: str
     prefill_address: str
     score_from: int
-    def __init__(self, router_id: _Optional[str] = ..., request_id: _Optional[str] = ..., attempt: _Optional[int] = ..., prompt: _Optional[_Iterable[int]] = ..., emitted: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., priority: _Optional[int] = ..., deadline_s: _Optional[float] = ..., extension: _Optional[bytes] = ..., cache_salt: _Optional[str] = ..., prefill_address: _Optional[str] = ..., score_from: _Optional[int] = ...) -> None: ...
+    snapshot_id: str
+    moved: Moved
+    def __init__(self, router_id: _Optional[str] = ..., request_id: _Optional[str] = ..., attempt: _Optional[int] = ..., prompt: _Optional[_Iterable[int]] = ..., emitted: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., priority: _Optional[int] = ..., deadline_s: _Optional[float] = ..., extension: _Optional[bytes] = ..., cache_salt: _Optional[str] = ..., prefill_address: _Optional[str] = ..., score_from: _Optional[int] = ..., snapshot_id: _Optional[str] = ..., moved: _Optional[_Union[Moved, _Mapping]] = ...) -> None: ...
+
+class Moved(_message.Message):
+    __slots__ = ("address", "handle", "attempt")
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    HANDLE_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    address: str
+    handle: int
+    attempt: int
+    def __init__(self, address: _Optional[str] = ..., handle: _Optional[int] = ..., attempt: _Optional[int] = ...) -> None: ...
 
 class GenerateReply(_message.Message):
     __slots__ = ("handle",)
@@ -247,18 +263,100 @@ class PromptScores(_message.Message):
     def __init__(self, handle: _Optional[int] = ..., attempt: _Optional[int] = ..., first: _Optional[int] = ..., logprob: _Optional[_Iterable[float]] = ..., top_count: _Optional[int] = ..., top_token_id: _Optional[_Iterable[int]] = ..., top_logprob: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class Finished(_message.Message):
-    __slots__ = ("handle", "attempt", "reason", "usage", "error")
+    __slots__ = ("handle", "attempt", "reason", "usage", "error", "snapshot_id")
     HANDLE_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     USAGE_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_ID_FIELD_NUMBER: _ClassVar[int]
     handle: int
     attempt: int
     reason: str
     usage: Usage
     error: Error
-    def __init__(self, handle: _Optional[int] = ..., attempt: _Optional[int] = ..., reason: _Optional[str] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., error: _Optional[_Union[Error, _Mapping]] = ...) -> None: ...
+    snapshot_id: str
+    def __init__(self, handle: _Optional[int] = ..., attempt: _Optional[int] = ..., reason: _Optional[str] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., snapshot_id: _Optional[str] = ...) -> None: ...
+
+class TakeSnapshotRequest(_message.Message):
+    __slots__ = ("router_id", "handle", "attempt", "copy", "served", "about")
+    ROUTER_ID_FIELD_NUMBER: _ClassVar[int]
+    HANDLE_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    COPY_FIELD_NUMBER: _ClassVar[int]
+    SERVED_FIELD_NUMBER: _ClassVar[int]
+    ABOUT_FIELD_NUMBER: _ClassVar[int]
+    router_id: str
+    handle: int
+    attempt: int
+    copy: bool
+    served: int
+    about: bytes
+    def __init__(self, router_id: _Optional[str] = ..., handle: _Optional[int] = ..., attempt: _Optional[int] = ..., copy: _Optional[bool] = ..., served: _Optional[int] = ..., about: _Optional[bytes] = ...) -> None: ...
+
+class TakeSnapshotReply(_message.Message):
+    __slots__ = ("snapshot_id", "computed", "bytes")
+    SNAPSHOT_ID_FIELD_NUMBER: _ClassVar[int]
+    COMPUTED_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    snapshot_id: str
+    computed: int
+    bytes: int
+    def __init__(self, snapshot_id: _Optional[str] = ..., computed: _Optional[int] = ..., bytes: _Optional[int] = ...) -> None: ...
+
+class ListSnapshotsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListSnapshotsReply(_message.Message):
+    __slots__ = ("snapshots",)
+    SNAPSHOTS_FIELD_NUMBER: _ClassVar[int]
+    snapshots: _containers.RepeatedCompositeFieldContainer[SnapshotSummary]
+    def __init__(self, snapshots: _Optional[_Iterable[_Union[SnapshotSummary, _Mapping]]] = ...) -> None: ...
+
+class SnapshotSummary(_message.Message):
+    __slots__ = ("snapshot_id", "request_id", "kind", "created_s", "bytes", "computed", "tp_size", "claimed_by")
+    SNAPSHOT_ID_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    CREATED_S_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    COMPUTED_FIELD_NUMBER: _ClassVar[int]
+    TP_SIZE_FIELD_NUMBER: _ClassVar[int]
+    CLAIMED_BY_FIELD_NUMBER: _ClassVar[int]
+    snapshot_id: str
+    request_id: str
+    kind: str
+    created_s: float
+    bytes: int
+    computed: int
+    tp_size: int
+    claimed_by: str
+    def __init__(self, snapshot_id: _Optional[str] = ..., request_id: _Optional[str] = ..., kind: _Optional[str] = ..., created_s: _Optional[float] = ..., bytes: _Optional[int] = ..., computed: _Optional[int] = ..., tp_size: _Optional[int] = ..., claimed_by: _Optional[str] = ...) -> None: ...
+
+class InspectSnapshotRequest(_message.Message):
+    __slots__ = ("snapshot_id", "verify")
+    SNAPSHOT_ID_FIELD_NUMBER: _ClassVar[int]
+    VERIFY_FIELD_NUMBER: _ClassVar[int]
+    snapshot_id: str
+    verify: bool
+    def __init__(self, snapshot_id: _Optional[str] = ..., verify: _Optional[bool] = ...) -> None: ...
+
+class InspectSnapshotReply(_message.Message):
+    __slots__ = ("manifest",)
+    MANIFEST_FIELD_NUMBER: _ClassVar[int]
+    manifest: bytes
+    def __init__(self, manifest: _Optional[bytes] = ...) -> None: ...
+
+class DeleteSnapshotRequest(_message.Message):
+    __slots__ = ("snapshot_id",)
+    SNAPSHOT_ID_FIELD_NUMBER: _ClassVar[int]
+    snapshot_id: str
+    def __init__(self, snapshot_id: _Optional[str] = ...) -> None: ...
+
+class DeleteSnapshotReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
 
 class Usage(_message.Message):
     __slots__ = ("prompt_tokens", "completion_tokens", "cached_tokens")

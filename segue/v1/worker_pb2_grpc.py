@@ -54,6 +54,26 @@ class WorkerStub:
                 request_serializer=segue_dot_v1_dot_worker__pb2.StatusRequest.SerializeToString,
                 response_deserializer=segue_dot_v1_dot_worker__pb2.WorkerStatus.FromString,
                 _registered_method=True)
+        self.TakeSnapshot = channel.unary_unary(
+                '/segue.v1.Worker/TakeSnapshot',
+                request_serializer=segue_dot_v1_dot_worker__pb2.TakeSnapshotRequest.SerializeToString,
+                response_deserializer=segue_dot_v1_dot_worker__pb2.TakeSnapshotReply.FromString,
+                _registered_method=True)
+        self.ListSnapshots = channel.unary_unary(
+                '/segue.v1.Worker/ListSnapshots',
+                request_serializer=segue_dot_v1_dot_worker__pb2.ListSnapshotsRequest.SerializeToString,
+                response_deserializer=segue_dot_v1_dot_worker__pb2.ListSnapshotsReply.FromString,
+                _registered_method=True)
+        self.InspectSnapshot = channel.unary_unary(
+                '/segue.v1.Worker/InspectSnapshot',
+                request_serializer=segue_dot_v1_dot_worker__pb2.InspectSnapshotRequest.SerializeToString,
+                response_deserializer=segue_dot_v1_dot_worker__pb2.InspectSnapshotReply.FromString,
+                _registered_method=True)
+        self.DeleteSnapshot = channel.unary_unary(
+                '/segue.v1.Worker/DeleteSnapshot',
+                request_serializer=segue_dot_v1_dot_worker__pb2.DeleteSnapshotRequest.SerializeToString,
+                response_deserializer=segue_dot_v1_dot_worker__pb2.DeleteSnapshotReply.FromString,
+                _registered_method=True)
 
 
 class WorkerServicer:
@@ -87,6 +107,32 @@ class WorkerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def TakeSnapshot(self, request, context):
+        """Writes the whole state of a running request to the worker's snapshot folder. Answers when it is durable.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListSnapshots(self, request, context):
+        """What is in the worker's snapshot folder.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def InspectSnapshot(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeleteSnapshot(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_WorkerServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -109,6 +155,26 @@ def add_WorkerServicer_to_server(servicer, server):
                     servicer.Status,
                     request_deserializer=segue_dot_v1_dot_worker__pb2.StatusRequest.FromString,
                     response_serializer=segue_dot_v1_dot_worker__pb2.WorkerStatus.SerializeToString,
+            ),
+            'TakeSnapshot': grpc.unary_unary_rpc_method_handler(
+                    servicer.TakeSnapshot,
+                    request_deserializer=segue_dot_v1_dot_worker__pb2.TakeSnapshotRequest.FromString,
+                    response_serializer=segue_dot_v1_dot_worker__pb2.TakeSnapshotReply.SerializeToString,
+            ),
+            'ListSnapshots': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListSnapshots,
+                    request_deserializer=segue_dot_v1_dot_worker__pb2.ListSnapshotsRequest.FromString,
+                    response_serializer=segue_dot_v1_dot_worker__pb2.ListSnapshotsReply.SerializeToString,
+            ),
+            'InspectSnapshot': grpc.unary_unary_rpc_method_handler(
+                    servicer.InspectSnapshot,
+                    request_deserializer=segue_dot_v1_dot_worker__pb2.InspectSnapshotRequest.FromString,
+                    response_serializer=segue_dot_v1_dot_worker__pb2.InspectSnapshotReply.SerializeToString,
+            ),
+            'DeleteSnapshot': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteSnapshot,
+                    request_deserializer=segue_dot_v1_dot_worker__pb2.DeleteSnapshotRequest.FromString,
+                    response_serializer=segue_dot_v1_dot_worker__pb2.DeleteSnapshotReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -219,6 +285,114 @@ class Worker:
             '/segue.v1.Worker/Status',
             segue_dot_v1_dot_worker__pb2.StatusRequest.SerializeToString,
             segue_dot_v1_dot_worker__pb2.WorkerStatus.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def TakeSnapshot(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/segue.v1.Worker/TakeSnapshot',
+            segue_dot_v1_dot_worker__pb2.TakeSnapshotRequest.SerializeToString,
+            segue_dot_v1_dot_worker__pb2.TakeSnapshotReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListSnapshots(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/segue.v1.Worker/ListSnapshots',
+            segue_dot_v1_dot_worker__pb2.ListSnapshotsRequest.SerializeToString,
+            segue_dot_v1_dot_worker__pb2.ListSnapshotsReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def InspectSnapshot(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/segue.v1.Worker/InspectSnapshot',
+            segue_dot_v1_dot_worker__pb2.InspectSnapshotRequest.SerializeToString,
+            segue_dot_v1_dot_worker__pb2.InspectSnapshotReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteSnapshot(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/segue.v1.Worker/DeleteSnapshot',
+            segue_dot_v1_dot_worker__pb2.DeleteSnapshotRequest.SerializeToString,
+            segue_dot_v1_dot_worker__pb2.DeleteSnapshotReply.FromString,
             options,
             channel_credentials,
             insecure,

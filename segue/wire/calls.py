@@ -3,7 +3,8 @@
 import numpy as np
 
 from segue.batch.sampling import SamplingDefaults, SamplingParams
-from segue.ids import RequestId, RouterId, WorkerId
+from segue.batch.submission import Moved
+from segue.ids import Handle, RequestId, RouterId, WorkerId
 from segue.tokens import token_array
 from segue.v1 import worker_pb2 as pb
 from segue.wire.values import GenerateSpec, WorkerDescription
@@ -64,6 +65,10 @@ def generate_to_proto(spec: GenerateSpec) -> pb.GenerateRequest:
         cache_salt=spec.cache_salt,
         prefill_address=spec.prefill_address,
         score_from=spec.score_from,
+        snapshot_id=spec.snapshot_id,
+        moved=None
+        if (moved := spec.moved) is None
+        else pb.Moved(address=moved.address, handle=moved.handle, attempt=moved.attempt),
     )
 
 
@@ -83,6 +88,10 @@ def generate_from_proto(message: pb.GenerateRequest) -> GenerateSpec:
         cache_salt=message.cache_salt,
         prefill_address=message.prefill_address,
         score_from=message.score_from if message.HasField("score_from") else None,
+        snapshot_id=message.snapshot_id,
+        moved=Moved(message.moved.address, Handle(message.moved.handle), message.moved.attempt)
+        if message.HasField("moved")
+        else None,
     )
 
 

@@ -167,6 +167,7 @@ def _ended_to_proto(ended: Ended) -> pb.Finished:
             cached_tokens=usage.cached_tokens,
         ),
         error=None if error is None else pb.Error(code=error.kind.code, message=error.message),
+        snapshot_id=ended.snapshot_id,
     )
 
 
@@ -176,4 +177,6 @@ def _ended_from_proto(message: pb.Finished) -> Ended:
         raise WorkerUnavailable(f"a worker ended a request for a reason unknown to this build: {message.reason}")
     usage = Usage(message.usage.prompt_tokens, message.usage.completion_tokens, message.usage.cached_tokens)
     error = error_from_code(message.error.code, message.error.message) if reason is FinishReason.ERROR else None
-    return Ended(Handle(message.handle), message.attempt, reason, usage, error)
+    # Of an end that is no move it is nothing, whatever a damaged message says.
+    snapshot_id = message.snapshot_id if reason is FinishReason.MOVED else ""
+    return Ended(Handle(message.handle), message.attempt, reason, usage, error, snapshot_id)
