@@ -100,7 +100,7 @@ MUTANTS = (
     Mutant(
         "a handed-over prompt lives on",
         "segue/engine.py",
-        "            self._close(request, Phase.FINISHED)\n        self._release_pinned(request)",
+        "            self._roster.close(request, Phase.FINISHED)\n        self._release_pinned(request)",
         "            pass\n        self._release_pinned(request)",
         _HANDING,
     ),
