@@ -8,6 +8,9 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from decode_service.snapshots.commands import SnapshotDone, TakeSnapshot
+from decode_service.snapshots.exports import SnapshotFigures
+from decode_service.snapshots.restoring import Restored
 from segue.engine_facts import EngineStatus
 from segue.errors import ServingError
 from segue.handoff import Ask, BlockBytes, CheckpointPushed, Finished, Progress, Ticket
@@ -17,10 +20,14 @@ from segue.wire import Cancel, Finish, GenerateSpec, Transfers
 
 @dataclass(frozen=True, slots=True)
 class Submit:
-    """Take a request; `accepted` ends with whether its prefill worker is to be called, or with what refused it."""
+    """Take a request, `restored` if it goes on from a snapshot.
+
+    `accepted` ends with whether its prefill worker is to be called, or with what refused it.
+    """
 
     spec: GenerateSpec
     handle: Handle
+    restored: Restored | None = None
     accepted: Future[bool] = field(default_factory=Future)
 
 
@@ -106,10 +113,11 @@ class PeerDied:
 
 @dataclass(frozen=True, slots=True)
 class WorkerFigures:
-    """The engine's own figures, and those of what came to it."""
+    """The engine's own figures, and those of what came to it and of its snapshots."""
 
     engine: EngineStatus
     transfers: Transfers
+    snapshots: SnapshotFigures = SnapshotFigures()
 
 
 Command: TypeAlias = (
@@ -125,4 +133,6 @@ Command: TypeAlias = (
     | CheckpointArrived
     | SettledTicket
     | PeerDied
+    | TakeSnapshot
+    | SnapshotDone
 )

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import grpc.aio
 
 from decode_service.servicer import Servicer
+from decode_service.snapshots.service import Snapshots
 from decode_service.worker import Worker
 from kv_transfer.hosting.config import TransferConfig, WorkerConfig
 from kv_transfer.hosting.listener import Listener
@@ -15,6 +16,7 @@ from kv_transfer.hosting.loading import Loaded
 from kv_transfer.hosting.neighbours import Neighbours
 from kv_transfer.peer_servicer import PeerServicer
 from segue.ids import WorkerId
+from segue.state.snapshot.config import SnapshotConfig
 from segue.v1 import transfer_pb2, worker_pb2
 from segue.v1.transfer_pb2_grpc import add_PeerServicer_to_server
 from segue.v1.worker_pb2_grpc import add_WorkerServicer_to_server
@@ -35,12 +37,17 @@ class Host:
         transfer: TransferConfig | None = None,
         neighbours: Neighbours | None = None,
         tls: TlsConfig = PLAIN,
+        snapshots: SnapshotConfig | None = None,
     ) -> None:
-        """Binds first of all: a port that is taken is told, by ConfigError, before weights are read."""
+        """Binds first of all: a port that is taken is told, by ConfigError, before weights are read. So is a snapshot
+        folder that cannot be used.
+        """
         transfer = transfer or TransferConfig()
         self._config = config
         self._listener = Listener(config, min(config.silence_s, transfer.silence_s), tls)
-        self.worker = Worker(config, WorkerId(f"decode-{uuid.uuid4().hex[:12]}"), transfer, neighbours, tls)
+        worker_id = WorkerId(f"decode-{uuid.uuid4().hex[:12]}")
+        kept = Snapshots(snapshots, worker_id) if snapshots is not None and snapshots.folder else None
+        self.worker = Worker(config, worker_id, transfer, neighbours, tls, kept)
 
     @property
     def address(self) -> str:

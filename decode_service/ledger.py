@@ -64,6 +64,13 @@ class Ledger:
         session.requests[request.handle] = request
         return request, older
 
+    def find(self, router_id: RouterId, handle: Handle, attempt: int) -> LiveRequest | None:
+        """What a router calls by that handle, if it is known and of that attempt."""
+        request = self._requests.get(handle)
+        if request is None or (request.router_id, request.attempt) != (router_id, attempt):
+            return None
+        return request
+
     def accept(self, request: LiveRequest) -> None:
         """The engine took it; its router is being told the handle, so that it may be told news from now on."""
         request.accepted = True

@@ -19,6 +19,9 @@ from decode_service.commands import (
     WorkerFigures,
 )
 from decode_service.intake import Intake, Reply
+from decode_service.snapshots.commands import SnapshotDone, TakeSnapshot
+from decode_service.snapshots.exports import Exports, SnapshotFigures
+from decode_service.snapshots.restoring import Restored
 from kv_transfer.hosting.config import TransferConfig
 from kv_transfer.hosting.loading import Loaded
 from kv_transfer.plan import Side
@@ -28,8 +31,12 @@ from segue.batch.news import EngineNews
 from segue.batch.role import Role
 from segue.batch.suffix_costs import Rule
 from segue.engine import Engine
-from segue.errors import InvalidRequest, ServingError
+from segue.errors import ContextTooLong, InvalidRequest, ServingError, SnapshotCapacity
 from segue.wire import Cancel, Finish, Transfers
+
+
+WAIT_S = 0.05
+"""How often somebody who waits for a request to have a whole state is looked at while nothing is computed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +54,10 @@ class DecodeNews:
 class DecodeStation:
     """Owns the engine, and what comes into it. A worker that computes its prompts itself expects nothing."""
 
-    def __init__(self, engine: Engine, intake: Intake | None, config: TransferConfig) -> None:
+    def __init__(
+        self, engine: Engine, intake: Intake | None, config: TransferConfig, exports: Exports | None = None
+    ) -> None:
+        self._exports = exports
         self._config, self._extend_by = config, Rule(config.extend_by)
         self._engine = engine
         self._intake = intake
@@ -57,15 +67,16 @@ class DecodeStation:
         self._told = False
 
     @staticmethod
-    def of(loaded: Loaded, config: TransferConfig) -> "DecodeStation":
+    def of(loaded: Loaded, config: TransferConfig, exports: Exports | None = None) -> "DecodeStation":
         """A station for what was loaded."""
         engine = loaded.engine
         if loaded.built is None or engine.facts.role is not Role.DECODE:
-            return DecodeStation(engine, None, config)
+            return DecodeStation(engine, None, config, exports)
         facts = engine.facts
         reservations = Reservations(loaded.built.pools, time.monotonic, lease_s=config.lease_s)
         side = Side(facts.layouts, facts.page_tokens, facts.window)
-        return DecodeStation(engine, Intake(engine, Receiver(reservations, loaded.built.storage, side)), config)
+        intake = Intake(engine, Receiver(reservations, loaded.built.storage, side))
+        return DecodeStation(engine, intake, config, exports)
 
     def apply(self, command: Command) -> None:
         match command:
@@ -77,7 +88,14 @@ class DecodeStation:
                 self._engine.finish(command.handle, command.attempt, command.kept)
             case Report():
                 transfers = Transfers() if self._intake is None else self._intake.figures
-                command.answer.set_result(WorkerFigures(self._engine.status(), transfers))
+                snapshots = SnapshotFigures() if self._exports is None else self._exports.figures
+                command.answer.set_result(WorkerFigures(self._engine.status(), transfers, snapshots))
+            case TakeSnapshot():
+                assert self._exports is not None, "a worker without a snapshot folder takes none"
+                self._exports.ask(command)
+            case SnapshotDone():
+                assert self._exports is not None, "a worker without a snapshot folder has written none"
+                self._exports.done(command)
             case _:
                 assert self._intake is not None, f"{command} came to a worker that expects no state"
                 self._take_in(command, self._intake)
@@ -95,6 +113,8 @@ class DecodeStation:
         self._told = False
         # Whoever is too late gives back what it was promised before anybody else is let in.
         self._engine.expire()
+        if self._exports is not None:
+            self._exports.turn()
         self._note_ended()
         record = self._engine.launch()
         self._note_ended()
@@ -113,6 +133,8 @@ class DecodeStation:
     def wait_s(self) -> float | None:
         if self._busy:
             return 0
+        if self._exports is not None and self._exports.waiting:
+            return WAIT_S
         times = [self._engine.next_deadline(), None if self._intake is None else self._intake.next_expiry()]
         if self._intake is not None and self._intake.stuck_for_s(self._config.quarantine_share):
             times.append(time.monotonic() + self._config.quarantine_s / 10)
@@ -130,7 +152,9 @@ class DecodeStation:
             return  # The caller left before its turn; nobody would ever read the output.
         awaited = False
         try:
-            if not command.spec.prefill_address:
+            if command.restored is not None:
+                self._restore(command, command.restored)
+            elif not command.spec.prefill_address:
                 self._engine.submit(command.spec, command.handle)
             elif self._intake is None:
                 raise InvalidRequest("this worker computes its prompts itself, it takes no prefill address")
@@ -142,6 +166,13 @@ class DecodeStation:
             command.accepted.set_exception(error)
         else:
             command.accepted.set_result(awaited)
+
+    def _restore(self, command: Submit, restored: Restored) -> None:
+        try:
+            news = self._engine.restore(command.spec, command.handle, restored.image, restored.output)
+        except ContextTooLong as error:
+            raise SnapshotCapacity(f"snapshot {command.spec.snapshot_id} does not fit here: {error.message}") from error
+        self._news.append(news)
 
     def _take_in(
         self,

@@ -5,6 +5,7 @@ import logging
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
+from dataclasses import replace
 
 from decode_service.attachments import Attachments
 from decode_service.commands import Command, Report, Submit, WorkerFigures
@@ -12,6 +13,10 @@ from decode_service.fetches import Fetches
 from decode_service.ledger import Ledger
 from decode_service.live import LiveRequest
 from decode_service.session import Session
+from decode_service.snapshots.commands import TakeSnapshot
+from decode_service.snapshots.restoring import Restored
+from decode_service.snapshots.service import Snapshots
+from decode_service.snapshots.writing import Written
 from decode_service.station import DecodeNews, DecodeStation
 from decode_service.stream import Stream
 from kv_transfer.hosting.config import TransferConfig, WorkerConfig
@@ -25,14 +30,17 @@ from kv_transfer.hosting.status import describe, worker_status
 from segue.batch.request import FinishReason
 from segue.batch.role import Role
 from segue.errors import (
+    Cancelled,
     DeadlineExceeded,
     FingerprintMismatch,
     InvalidRequest,
     RankLost,
     ServingError,
+    SnapshotNotReady,
+    SnapshotsOff,
     WorkerUnavailable,
 )
-from segue.ids import Handle, WorkerId
+from segue.ids import Handle, RouterId, WorkerId
 from segue.wire import (
     PROTOCOL_VERSION,
     Attach,
@@ -62,10 +70,12 @@ class Worker:
         transfer: TransferConfig | None = None,
         neighbours: Neighbours | None = None,
         tls: TlsConfig = PLAIN,
+        snapshots: Snapshots | None = None,
         *,
         submits_max: int = 1024,
     ) -> None:
         self.worker_id = worker_id
+        self.snapshots = snapshots
         self.broken: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
         self._config = config
         self._transfer = transfer or TransferConfig()
@@ -105,7 +115,7 @@ class Worker:
     async def start(self, build: Callable[[], Loaded]) -> None:
         """Builds the engine on its thread and runs it. Raises what building it raised."""
         thread: EngineThread[Command, DecodeNews] = EngineThread(
-            build, lambda loaded: DecodeStation.of(loaded, self._transfer), self._mailbox, self._outlet
+            build, self._station, self._mailbox, self._outlet
         )
         thread.start()
         loaded = await asyncio.wrap_future(thread.built)
@@ -120,7 +130,20 @@ class Worker:
     def describe(self) -> WorkerDescription:
         """Model, limits and identity, for a router that considers sending work."""
         assert self._identity is not None, "a worker is described after its start"
-        return describe(self.worker_id, self._identity)
+        return replace(describe(self.worker_id, self._identity), snapshots=self.snapshots is not None)
+
+    async def take_snapshot(self, router_id: RouterId, command: TakeSnapshot) -> Written:
+        """Writes the whole state of a live request of that router. Returns when it is durable.
+
+        Raises SnapshotsOff, SnapshotNotReady, or what kept it from being written.
+        """
+        if self.snapshots is None or self._over:
+            raise SnapshotsOff(f"worker {self.worker_id} has no snapshot folder")
+        request = self._ledger.find(router_id, command.handle, command.attempt)
+        if request is None or request.ended is not None:
+            raise SnapshotNotReady(f"worker {self.worker_id} has no live request {command.handle} of {router_id}")
+        self._mailbox.put(command)
+        return await asyncio.wrap_future(command.answer)
 
     async def generate(self, spec: GenerateSpec) -> Handle:
         """Queues a request of an attached router. Raises the ServingError that refused it."""
@@ -197,6 +220,8 @@ class Worker:
         self._end_all(WorkerUnavailable(f"worker {self.worker_id} shut down before the request was finished"))
         if self._fetches is not None:
             await self._fetches.close()
+        if self.snapshots is not None:
+            await self.snapshots.close()
 
     def _end_all(self, error: ServingError) -> None:
         """The engine is not listened to any more: every live request ends with `error`, every stream after it."""
@@ -249,24 +274,55 @@ class Worker:
             self.broken.set_result(error)
 
     async def _submit(self, spec: GenerateSpec, request: LiveRequest) -> None:
+        restored: Restored | None = None
         if self._fetches is not None:
             self._fetches.prepare(request.handle, spec)
         try:
-            submit = Submit(spec, request.handle)
+            if spec.snapshot_id:
+                restored = await self._opened(spec, request)
+            submit = Submit(spec, request.handle, restored)
             self._mailbox.offer(submit)
             awaited = await asyncio.wrap_future(submit.accepted)
         except ServingError:
             self._ledger.refuse(request)
             if self._fetches is not None:
                 self._fetches.forget(request.handle)
+            if restored is not None and self.snapshots is not None:
+                await self.snapshots.release(restored)
             raise
         self._ledger.accept(request)
+        if restored is not None:
+            await self._consume(restored, request)
         if self._fetches is None:
             return
         if awaited:
             self._fetches.start(request.handle)
         else:
             self._fetches.forget(request.handle)
+
+    async def _opened(self, spec: GenerateSpec, request: LiveRequest) -> Restored:
+        """The snapshot that a request goes on from. Raises what is wrong with it."""
+        if self.snapshots is None:
+            raise SnapshotsOff(f"worker {self.worker_id} has no snapshot folder")
+        restored = await self.snapshots.open(spec)
+        if request.leaving or self._over:
+            await self.snapshots.release(restored)
+            raise Cancelled(f"the router left while snapshot {spec.snapshot_id} was opened")
+        return restored
+
+    async def _consume(self, restored: Restored, request: LiveRequest) -> None:
+        """The engine has it: nobody else may go on from the snapshot, or this request does not go on either."""
+        assert self.snapshots is not None, "a snapshot was opened without a folder"
+        try:
+            await self.snapshots.consume(restored)
+        except ServingError:
+            self._control(Cancel(request.handle, request.attempt))
+            raise
+
+    def _station(self, loaded: Loaded) -> DecodeStation:
+        """On the engine thread."""
+        exports = None if self.snapshots is None else self.snapshots.exports(loaded, self._mailbox.put)
+        return DecodeStation.of(loaded, self._transfer, exports)
 
     async def _hello(self, incoming: AsyncIterator[RouterMessage]) -> Attach:
         try:

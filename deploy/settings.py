@@ -12,6 +12,7 @@ from router.config import RouterConfig
 from segue.batch.role import Role
 from segue.config import EngineConfig, read_toml, require_above_zero, section, sections
 from segue.errors import ConfigError
+from segue.state.snapshot.config import SnapshotConfig
 from segue.wire.channel import TlsConfig
 
 
@@ -46,6 +47,7 @@ class Settings:
     worker: WorkerConfig
     transfer: TransferConfig
     retraction: RetractionConfig
+    snapshot: SnapshotConfig
     tls: TlsConfig
     router: RouterConfig
     ray: RayConfig
@@ -89,6 +91,7 @@ _PARTS: dict[str, type] = {
     "worker": WorkerConfig,
     "transfer": TransferConfig,
     "retraction": RetractionConfig,
+    "snapshot": SnapshotConfig,
     "tls": TlsConfig,
     "router": RouterConfig,
     "ray": RayConfig,
@@ -126,6 +129,7 @@ def load_settings(file: Path | None, assignments: Sequence[str]) -> Settings:
         section(WorkerConfig, tables["worker"], "worker"),
         section(TransferConfig, tables["transfer"], "transfer"),
         section(RetractionConfig, tables["retraction"], "retraction"),
+        section(SnapshotConfig, tables["snapshot"], "snapshot"),
         section(TlsConfig, tables["tls"], "tls"),
         section(RouterConfig, tables["router"], "router"),
         section(RayConfig, tables["ray"], "ray"),

@@ -31,8 +31,9 @@ def run(settings: Settings, report: Reporter) -> NoReturn:
 
 def host_of(settings: Settings) -> DecodeHost | PrefillHost:
     """A worker of the role that its engine has. Raises ConfigError when its port cannot be had."""
-    kind = PrefillHost if settings.engine.role == Role.PREFILL else DecodeHost
-    return kind(settings.worker, settings.transfer, tls=settings.tls)
+    if settings.engine.role == Role.PREFILL:
+        return PrefillHost(settings.worker, settings.transfer, tls=settings.tls)
+    return DecodeHost(settings.worker, settings.transfer, tls=settings.tls, snapshots=settings.snapshot)
 
 
 class _Progress:

@@ -67,10 +67,11 @@ class RetractionParts:
 
 @dataclass(frozen=True, slots=True)
 class BuiltEngine:
-    """An engine, the storage and pools of its state, the plan that sized them, and the other ranks if there are any."""
+    """An engine, the storage, slots and pools of its state, the plan that sized them, and the other ranks if any."""
 
     engine: Engine
     storage: Storage
+    slots: SlotStates
     pools: Mapping[ComponentName, Pool]
     memory: MemoryPlan
     crew: Crew | None = None
@@ -232,7 +233,7 @@ def assemble(
     runner = Runner(model, storage, config.page_tokens, sampler, step_replay)
     turns = Turns(config.asks_ahead) if role is Role.PREFILL else None
     engine = Engine(facts, Scheduler(limits, admission, holdings, turns, retracts), holdings, slots, runner)
-    return BuiltEngine(engine, storage, pools, memory, crew)
+    return BuiltEngine(engine, storage, slots, pools, memory, crew)
 
 
 def scored_tokens_max(vocab_size: int) -> int:

@@ -8,8 +8,8 @@ by `expect`, `ask` and `receive`; state that goes to one is `pin`ned while it is
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Protocol
 
+from segue.batch.backups import Backup
 from segue.batch.failure import SamplingFailed
 from segue.batch.holdings import Holdings
 from segue.batch.lifecycle import Phase
@@ -21,23 +21,13 @@ from segue.batch.rules import end_reason, require_output, require_servable
 from segue.batch.scheduler import Scheduler
 from segue.batch.scores import PromptScores
 from segue.batch.slot_door import SlotDoor
-from segue.batch.step import StepOutput, StepPlan, StepRecord
+from segue.batch.step import StepRecord, StepRunner
 from segue.batch.submission import GenerateSpec
 from segue.batch.suffix_costs import Rule, SuffixCosts
 from segue.engine_facts import EngineFacts, EngineStatus
 from segue.errors import DeadlineExceeded, ServingError
 from segue.handoff import UnitRow
 from segue.ids import SINK, Handle, Slot, WorkerId
-
-
-class StepRunner(Protocol):
-    """Computes a planned step (the model runner in a worker, a script in tests)."""
-
-    def launch(self, plan: StepPlan) -> StepOutput:
-        """One output per sampling row of the plan, in row order.
-
-        Raises SamplingFailed, with the output of all other rows, when rows have no token to choose.
-        """
 
 
 class Engine:
@@ -83,6 +73,20 @@ class Engine:
         self._enter(request)
         self.costs.count(choice)
         return not choice.here
+
+    def restore(self, spec: GenerateSpec, handle: Handle, backup: Backup, output: Sequence[EmittedToken]) -> EngineNews:
+        """Takes a request that goes on from `backup`, its state before the last token of `output`. Raises as `submit`.
+
+        What the router has of the output and the backup lacks is computed again; the other way round it is news.
+        """
+        request, known = self._request(spec, handle), len(spec.emitted)
+        request.output[: len(output)], request.computed = output, backup.depth
+        self._scheduler.restore(request, backup)
+        self._roster.enter(request)
+        news = EngineNews(self._steps)
+        for index, token in enumerate(output[known:], known):
+            news.add(handle, request.attempt, index, token)
+        return news
 
     def cancel(self, handle: Handle, attempt: int) -> None:
         """Ends a request whose client left. A no-op when it is unknown, of another attempt, or ended."""

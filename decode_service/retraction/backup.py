@@ -58,5 +58,9 @@ class RetractionBackup:
         return [self.window.first <= index for index in range(self.window.stop)]
 
     @property
+    def hosted(self) -> bool:
+        return True
+
+    @property
     def copied(self) -> bool:
         return self.end.query()

@@ -2,6 +2,8 @@
 
 from decode_service.retraction.config import RetractionConfig
 from decode_service.retraction.store import retraction_store
+from decode_service.snapshots.images import StateImages
+from decode_service.snapshots.store import ImageStore
 from segue.batch.backups import BackupStore
 from segue.batch.ratio import RetractionRules
 from segue.build import RetractionParts
@@ -14,7 +16,8 @@ def retraction_parts(config: RetractionConfig, page_tokens: int) -> RetractionPa
     """What lets requests of an engine with pages of `page_tokens` be taken off the device and brought back."""
 
     def store(model_name: str, state: ModelState, storage: Storage, slots: SlotStates) -> BackupStore:
-        return retraction_store(config, model_name, state, storage, slots, page_tokens)
+        kept = retraction_store(config, model_name, state, storage, slots, page_tokens)
+        return ImageStore(kept, StateImages(storage, slots, page_tokens, state.window))
 
     rules = RetractionRules(
         headroom_steps=config.headroom_steps,

@@ -17,6 +17,10 @@ class Backup(Protocol):
         """What one copy of it, out or in, moves."""
 
     @property
+    def hosted(self) -> bool:
+        """Whether it lies in the store's own host memory; what came from a snapshot brings its own."""
+
+    @property
     def copied(self) -> bool:
         """Whether the copy that was begun last, out or in, has finished."""
 

@@ -15,7 +15,7 @@ class Phase(StrEnum):
     DECODING = "decoding"
     """Everything but the pending token is computed; one token a step."""
     RETRACTED = "retracted"
-    """Taken off the device because memory was short, to be brought back from host memory, or recomputed."""
+    """Off the device, to be brought back from host memory, or recomputed: memory was short, or it came that way."""
     HANDING_OVER = "handing_over"
     """Its state is for another worker, or a snapshot; it stands still and keeps it until that has it."""
     FINISHED = "finished"
@@ -28,6 +28,7 @@ MOVES: frozenset[tuple[Phase, Phase]] = frozenset(
     {
         (Phase.WAITING, Phase.EXTENDING),
         (Phase.WAITING, Phase.AWAITING),
+        (Phase.WAITING, Phase.RETRACTED),
         (Phase.WAITING, Phase.FINISHED),
         (Phase.WAITING, Phase.ABORTED),
         (Phase.EXTENDING, Phase.DECODING),

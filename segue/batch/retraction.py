@@ -101,6 +101,13 @@ class Retraction:
             self._leaving.append(away)
             self._settle_leaving()
 
+    def enter(self, request: Request, backup: Backup) -> None:
+        """A request comes with the state after `computed` tokens in host memory: it stands last in the line."""
+        assert request.computed == backup.depth, f"request {request.request_id} comes with another depth than its state"
+        request.move(Phase.RETRACTED)
+        now = self._clock()
+        self._line.append(Away(request, backup, now, now))
+
     def put_back(self, request: Request, cause: Cause) -> None:
         """Takes an extending request off the device, between two steps: its units are free, and it starts anew."""
         self._leaves(request, cause, bytes_=0)
@@ -127,12 +134,16 @@ class Retraction:
                 continue
             finally:
                 self._store.free(backup)
-            request.move(Phase.DECODING)
+            # What was put out after its snapshot was taken is computed again, from there on.
+            whole = request.computed == request.known_len - 1
+            request.move(Phase.DECODING if whole else Phase.EXTENDING)
             request.resumed = True
+            figures = self._figures
             self._figures = replace(
-                self._figures,
-                resumed=self._figures.resumed + 1,
-                away_s=self._figures.away_s + self._clock() - away.left_at,
+                figures,
+                resumed=figures.resumed + backup.hosted,
+                restored=figures.restored + (not backup.hosted),
+                away_s=figures.away_s + self._clock() - away.left_at,
             )
             back.append(request)
         return back
@@ -211,7 +222,8 @@ class Retraction:
             assert away.request.phase is Phase.RETRACTED
         self._store.check()
         held = any(counts.held for counts in self._store.counts())
-        backups = any(away.backup is not None for away in (*self._leaving, *self._line, *self._returning))
+        away = (*self._leaving, *self._line, *self._returning)
+        backups = any(one.backup is not None and one.backup.hosted for one in away)
         assert held == backups, "host memory is held for nobody, or somebody's backup is not held"
 
     def _settle_leaving(self) -> None:

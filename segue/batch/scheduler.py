@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from segue.batch.admission import Admission, headroom
+from segue.batch.backups import Backup
 from segue.batch.holdings import Holdings
 from segue.batch.incoming import Incoming
 from segue.batch.lifecycle import Phase
@@ -76,6 +77,15 @@ class Scheduler:
             self.incoming.expect(request)
         else:
             insort(self._waiting, request, key=_order)
+
+    def restore(self, request: Request, backup: Backup) -> None:
+        """A request comes with its state in host memory, and stands in line with those that were taken off the device.
+
+        Raises ContextTooLong or QueueFull, and then keeps nothing of it.
+        """
+        assert self.retraction is not None, "a worker without retraction brings nobody back"
+        self._validate(request)
+        self.retraction.enter(request, backup)
 
     def drop(self, request: Request) -> None:
         """Takes a request out, wherever it is, and releases all that it owns. No step with it may be in flight."""

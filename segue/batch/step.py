@@ -8,6 +8,7 @@ arrays.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -128,3 +129,13 @@ class StepRecord:
         slots = [row.request.tables.slot or SINK if row.request.tables else SINK for row in plan.rows]
         depths = [row.depth for row in plan.rows]
         return StepRecord(plan, np.asarray(slots, dtype=np.int64), np.asarray(depths, dtype=np.int64), output)
+
+
+class StepRunner(Protocol):
+    """Computes a planned step (the model runner in a worker, a script in tests)."""
+
+    def launch(self, plan: StepPlan) -> StepOutput:
+        """One output per sampling row of the plan, in row order.
+
+        Raises SamplingFailed, with the output of all other rows, when rows have no token to choose.
+        """

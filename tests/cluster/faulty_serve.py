@@ -15,8 +15,7 @@ from deploy.console import Console
 from deploy.ray_serve import serve_on_ray
 from deploy.settings import Settings, load_settings
 from kv_transfer.hosting.loading import Loaded, load
-from segue.batch.step import StepOutput, StepPlan
-from segue.engine import StepRunner
+from segue.batch.step import StepOutput, StepPlan, StepRunner
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,6 +91,7 @@ class ScriptedBackup:
     pages: dict[tuple[ComponentName, int], Page]
     slot: int | None
     copied: bool = False
+    hosted: bool = True
     broken: bool = False
     tables: StateTables | None = None
     units: list[Unit] = field(default_factory=list)

@@ -1,0 +1,177 @@
+"""Running requests into snapshots, on the engine thread: who stands still, whose image is taken, and what comes of it.
+
+An export gives the request up once its snapshot is durable; until then it stands still, and when that fails it goes on.
+A copy is taken between two steps, and the request runs on.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+
+from decode_service.snapshots.commands import SnapshotDone, TakeSnapshot
+from decode_service.snapshots.images import StateImages
+from decode_service.snapshots.writing import SnapshotWriting, Written
+from segue.batch.request import Request
+from segue.engine import Engine
+from segue.errors import ServingError, SnapshotFailed, SnapshotNotReady
+from segue.ids import Handle
+from segue.state.snapshot.manifest import ManifestRequest, ManifestState, OutputToken
+from segue.wire.snapshot_calls import sampling_to_json
+
+READY_S = 10.0
+"""How long a request that has no whole state here now is waited for."""
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotFigures:
+    """Of one worker since its start."""
+
+    exported: int = 0
+    copied: int = 0
+    failed: int = 0
+    bytes: int = 0
+
+
+@dataclass(slots=True)
+class _Asked:
+    command: TakeSnapshot
+    until: float
+
+
+class Exports:
+    """`post` takes commands for the engine thread from any other."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        images: StateImages,
+        writing: SnapshotWriting,
+        identity: Mapping[str, str],
+        post: Callable[[SnapshotDone], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._engine = engine
+        self._images = images
+        self._writing = writing
+        self._identity = dict(identity)
+        self._post = post
+        self._clock = clock
+        self._asked: list[_Asked] = []
+        self._figures = SnapshotFigures()
+        # Exports that are being written; their requests stand still.
+        self._leaving: set[Handle] = set()
+
+    @property
+    def figures(self) -> SnapshotFigures:
+        return self._figures
+
+    @property
+    def waiting(self) -> bool:
+        """Whether somebody waits for a request to have a whole state."""
+        return bool(self._asked)
+
+    def ask(self, command: TakeSnapshot) -> None:
+        """A snapshot is wanted; `command.answer` ends with what was written, or why nothing was."""
+        if command.answer.set_running_or_notify_cancel():
+            self._asked.append(_Asked(command, self._clock() + READY_S))
+
+    def turn(self) -> None:
+        """Takes the images that can be taken now, between two steps."""
+        asked, self._asked = self._asked, []
+        for one in asked:
+            command = one.command
+            try:
+                self._writing.require_room()
+                taken = self._take(command)
+            except SnapshotNotReady as error:
+                if self._clock() < one.until:
+                    self._asked.append(one)
+                else:
+                    command.answer.set_exception(error)
+            else:
+                if not taken:
+                    command.answer.set_exception(
+                        SnapshotNotReady(f"the request of handle {command.handle} has ended: there is nothing to take")
+                    )
+
+    def done(self, command: SnapshotDone) -> None:
+        """A snapshot is durable, or has failed."""
+        asked, written = command.asked, command.written
+        if asked.handle in self._leaving and not asked.copy:
+            self._leaving.remove(asked.handle)
+            if written is not None:
+                self._engine.leave(asked.handle, written.snapshot_id)
+                self._engine.unpin(asked.handle)
+            else:
+                self._engine.unpark(asked.handle)
+        figures = self._figures
+        if written is not None:
+            self._figures = SnapshotFigures(
+                figures.exported + (not asked.copy),
+                figures.copied + asked.copy,
+                figures.failed,
+                figures.bytes + written.bytes,
+            )
+            asked.answer.set_result(written)
+        else:
+            assert command.error is not None, "what was not written has a reason"
+            self._figures = replace(figures, failed=figures.failed + 1)
+            asked.answer.set_exception(command.error)
+
+    def _take(self, command: TakeSnapshot) -> bool:
+        """Raises SnapshotNotReady when there is no whole state here now. False when the request is gone."""
+        request = self._engine.park(command.handle, command.attempt)
+        if request is None:
+            return False
+        assert request.tables is not None, "a decoding request owns its state"
+        image = self._images.take(request.tables, request.computed)
+        described = self._described(request, command), self._state(request)
+        if command.copy:
+            self._engine.unpark(command.handle)
+        else:
+            self._leaving.add(command.handle)
+        writing = self._writing.submit(image, *described)
+        writing.add_done_callback(lambda future: self._post(_outcome(command, future)))
+        return True
+
+    def _described(self, request: Request, command: TakeSnapshot) -> ManifestRequest:
+        left_s = None if request.deadline is None else max(0.0, request.deadline - self._clock())
+        return ManifestRequest(
+            request_id=request.request_id,
+            kind="copy" if command.copy else "export",
+            prompt=tuple(request.prompt),
+            output=tuple(OutputToken(token.token_id, token.logprob, token.top) for token in request.output),
+            sampling=sampling_to_json(request.sampling),
+            priority=request.priority,
+            cache_salt=request.cache_salt,
+            extension=request.extension.hex(),
+            deadline_left_s=left_s,
+            cached_tokens=request.cached_tokens,
+            served=min(command.served, len(request.output)),
+            about=command.about,
+        )
+
+    def _state(self, request: Request) -> ManifestState:
+        facts = self._engine.facts
+        return ManifestState(
+            computed=request.computed,
+            tp_size=self._images.tp_size,
+            page_tokens=facts.page_tokens,
+            window=facts.window,
+            identity=self._identity,
+            components={
+                one.component.value: (one.start, one.stop) for one in self._images.form.contents(request.computed)
+            },
+        )
+
+
+def _outcome(asked: TakeSnapshot, future: "Future[Written]") -> SnapshotDone:
+    if future.cancelled():
+        return SnapshotDone(asked, None, SnapshotFailed("the worker ends before the snapshot was written"))
+    error = future.exception()
+    if error is None:
+        return SnapshotDone(asked, future.result(), None)
+    if isinstance(error, ServingError):
+        return SnapshotDone(asked, None, error)
+    raise error

@@ -1,0 +1,216 @@
+"""The whole state of one request as tensors by position, for any page size and number of ranks; files are not its own.
+
+A rank's tensor of a paged component is [head group, token, ...] over the component's positions, of a recurrent one
+[head group, ...]: what they are called and how they are shaped follows from the model alone.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import cast
+
+import numpy as np
+import torch
+
+from kv_transfer.plan import Contents, Side, make_plan
+from segue.handoff import Part, Terms
+from segue.state.coverage import Coverage
+from segue.state.layout import Field, Shard, UnitLayout
+from segue.state.recurrent import SlotStates
+from segue.state.snapshot.payload import PayloadTensor
+from segue.state.spec import ComponentName, DType
+from segue.state.storage import TORCH_DTYPE, Storage
+from segue.state.tables import StateTables
+
+COVERAGE = Coverage("the snapshot", ComponentName.FULL, ComponentName.WINDOW, ComponentName.RECURRENT)
+STORED_DTYPE = {DType.FLOAT32: "F32", DType.BFLOAT16: "BF16", DType.FLOAT16: "F16", DType.FLOAT8_E4M3: "F8_E4M3"}
+"""Element types as safetensors files name them."""
+
+Payload = Mapping[str, PayloadTensor]
+"""The tensors of one rank by name."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StateImage:
+    """The state after `depth` tokens as `ranks` of another engine had it (segue.batch.backups.Backup)."""
+
+    depth: int
+    ranks: tuple[Payload, ...]
+
+    @property
+    def bytes(self) -> int:
+        return sum(tensor.view.nbytes for rank in self.ranks for tensor in rank.values())
+
+    @property
+    def copied(self) -> bool:
+        """A copy of it is over when the call returns."""
+        return True
+
+    @property
+    def hosted(self) -> bool:
+        """It lies in memory of its own."""
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class TensorForm:
+    """What one tensor of an image is called, its element type and shape on a rank."""
+
+    name: str
+    dtype: DType
+    shape: tuple[int, ...]
+
+
+class StateForm:
+    """What the tensors of an image at some depth are, for a model and a number of ranks; pure arithmetic."""
+
+    def __init__(self, layouts: Sequence[UnitLayout], page_tokens: int, window: int | None) -> None:
+        """`layouts` are those of any one rank of any worker with this model."""
+        COVERAGE.require(layout.component for layout in layouts)
+        self._layouts = {layout.component: layout for layout in layouts}
+        self._side = Side(tuple(layouts), page_tokens, window)
+
+    def contents(self, depth: int) -> tuple[Contents, ...]:
+        """The positions of each component that a state at `depth` needs."""
+        plan = make_plan(Terms(depth, held_tokens=0), self._side, self._side)
+        return plan.contents(Part.STATE)
+
+    def tensors(self, depth: int, shard: Shard) -> list[TensorForm]:
+        """Those of one rank, in component and layer order."""
+        return [
+            TensorForm(_name(one.component, field), field.tensor.dtype, _shape(layout, field, one))
+            for one in self.contents(depth)
+            for layout in [replace(self._layouts[one.component], shard=shard)]
+            for field in layout.fields
+        ]
+
+    def splits(self, tp_size: int) -> bool:
+        """Whether so many ranks can share a state of this form."""
+        return all(Shard(0, tp_size).splits(layout.total_groups) for layout in self._layouts.values())
+
+    def bytes(self, depth: int, shard: Shard) -> int:
+        """Of all tensors of one rank."""
+        return sum(
+            int(np.prod(tensor.shape, dtype=np.int64)) * tensor.dtype.item_bytes
+            for tensor in self.tensors(depth, shard)
+        )
+
+
+class StateImages:
+    """Takes images of what lies in one storage, and puts them there. On the thread that computes, between two steps."""
+
+    def __init__(self, storage: Storage, slots: SlotStates, page_tokens: int, window: int | None) -> None:
+        self.form = StateForm(tuple(storage.layouts.values()), page_tokens, window)
+        self._storage, self._slots, self._page_tokens = storage, slots, page_tokens
+
+    @property
+    def tp_size(self) -> int:
+        """Ranks of the worker."""
+        return len(self._storage.ranks)
+
+    def take(self, tables: StateTables, depth: int) -> StateImage:
+        """A copy in host memory of the state after `depth` tokens, which `tables` hold. Rings are folded for it."""
+        if tables.slot is not None:
+            found = self._slots.materialized(tables.slot).depth
+            assert found == depth, f"the recurrent state stands at {found}, the image is of {depth}"
+        contents = self.form.contents(depth)
+        return StateImage(depth, tuple(self._taken(rank, tables, contents) for rank in self._storage.ranks))
+
+    def put(self, image: StateImage, tables: StateTables) -> None:
+        """Fills the units of `tables`, which hold what the state needs; beyond its positions pages are zero."""
+        for rank, storage in enumerate(self._storage.ranks):
+            shard = Shard(rank, self.tp_size)
+            for one in self.form.contents(image.depth):
+                layout = storage.layouts[one.component]
+                for field in layout.fields:
+                    groups = _groups(image.ranks, layout, shard, one, field)
+                    view = storage.view(field.tensor.layer, field.tensor.name)
+                    if one.component is ComponentName.RECURRENT:
+                        assert tables.slot is not None, "recurrent state without a slot"
+                        view[tables.slot] = groups.to(view.device)
+                    else:
+                        self._put_pages(view, _units(tables, one, self._page_tokens), one, groups)
+
+    def _taken(self, storage: Storage, tables: StateTables, contents: Sequence[Contents]) -> Payload:
+        found = {}
+        for one in contents:
+            for field in storage.layouts[one.component].fields:
+                view = storage.view(field.tensor.layer, field.tensor.name)
+                if one.component is ComponentName.RECURRENT:
+                    assert tables.slot is not None, "recurrent state without a slot"
+                    tensor = view[tables.slot]
+                else:
+                    tensor = self._pages(view, _units(tables, one, self._page_tokens), one)
+                name = _name(one.component, field)
+                found[name] = _payload(name, field.tensor.dtype, tensor)
+        return found
+
+    def _pages(self, view: torch.Tensor, units: Sequence[int], one: Contents) -> torch.Tensor:
+        """[page, group, token, ...] of some pages as [group, position, ...]."""
+        pages = _bits(view).index_select(0, torch.tensor(units, dtype=torch.int64, device=view.device))
+        flat = pages.transpose(0, 1).flatten(1, 2)
+        first = one.start // self._page_tokens * self._page_tokens
+        return flat[:, one.start - first : one.stop - first].view(view.dtype)
+
+    def _put_pages(self, view: torch.Tensor, units: Sequence[int], one: Contents, groups: torch.Tensor) -> None:
+        """The other way round; positions of these pages that are not in `one` become zero."""
+        tokens = self._page_tokens
+        first = one.start // tokens * tokens
+        bits = _bits(groups.to(view.device))
+        padded = bits.new_zeros((bits.shape[0], len(units) * tokens, *bits.shape[2:]))
+        padded[:, one.start - first : one.stop - first] = bits
+        pages = padded.unflatten(1, (len(units), tokens)).transpose(0, 1)
+        _bits(view).index_copy_(0, torch.tensor(units, dtype=torch.int64, device=view.device), pages)
+
+
+def _groups(ranks: Sequence[Payload], layout: UnitLayout, shard: Shard, one: Contents, field: Field) -> torch.Tensor:
+    """This rank's head groups of one tensor, each from the first rank of the image that has it: [group, ...]."""
+    name = _name(one.component, field)
+    total = layout.total_groups
+    first = shard.first_group(total)
+    found = []
+    for group in range(first, first + shard.groups(total)):
+        holder = Shard(0, len(ranks)).holders(total, group).start
+        source = Shard(holder, len(ranks))
+        form = replace(layout, shard=source)
+        tensor = _tensor(ranks[holder][name], field.tensor.dtype, _shape(form, field, one))
+        found.append(tensor[group - source.first_group(total)])
+    return torch.stack(found)
+
+
+def _units(tables: StateTables, one: Contents, page_tokens: int) -> list[int]:
+    """The pages of `tables` that meet the positions of `one`."""
+    if one.start == one.stop:
+        return []
+    table: Sequence[int | None] = tables.full if one.component is ComponentName.FULL else tables.window
+    units = table[one.start // page_tokens : (one.stop - 1) // page_tokens + 1]
+    assert None not in units, f"a page of {one.component} that the state needs is not held"
+    return cast(list[int], list(units))
+
+
+def _name(component: ComponentName, field: Field) -> str:
+    return f"{component.value}.{field.tensor.layer}.{field.tensor.name}"
+
+
+def _shape(layout: UnitLayout, field: Field, one: Contents) -> tuple[int, ...]:
+    if one.component is ComponentName.RECURRENT:
+        return (layout.groups, *field.tensor.shape)
+    return (layout.groups, one.stop - one.start, *field.tensor.shape)
+
+
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    """The same in integers where torch cannot move elements of that type about."""
+    return tensor.view(torch.uint8) if tensor.element_size() == 1 else tensor
+
+
+def _payload(name: str, dtype: DType, tensor: torch.Tensor) -> PayloadTensor:
+    host = torch.empty(tensor.shape, dtype=tensor.dtype)
+    host.copy_(tensor)
+    data = host.view(-1).view(torch.uint8).numpy() if host.numel() else np.empty(0, dtype=np.uint8)
+    return PayloadTensor(name, STORED_DTYPE[dtype], tuple(tensor.shape), data)
+
+
+def _tensor(payload: PayloadTensor, dtype: DType, shape: tuple[int, ...]) -> torch.Tensor:
+    view = payload.view
+    if not view.nbytes:
+        return torch.empty(shape, dtype=TORCH_DTYPE[dtype])
+    return torch.frombuffer(view, dtype=torch.uint8).view(TORCH_DTYPE[dtype]).view(shape)

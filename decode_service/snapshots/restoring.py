@@ -1,0 +1,101 @@
+"""From a snapshot in the folder to what an engine can take: everything is validated before anything is allocated.
+
+Runs on threads beside the event loop and the engine's.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from decode_service.snapshots.identity import require_same
+from decode_service.snapshots.images import STORED_DTYPE, StateForm, StateImage
+from segue.batch.request import EmittedToken
+from segue.errors import SnapshotLayoutMismatch, SnapshotManifestInvalid, SnapshotSourceMismatch
+from segue.state.layout import Shard
+from segue.state.snapshot.claim import Claim
+from segue.state.snapshot.committed import CommittedSnapshot
+from segue.state.snapshot.folder import SnapshotFolder
+from segue.state.snapshot.manifest import Manifest
+from segue.wire import GenerateSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """A claimed snapshot in memory: its state, and the output that goes with it, pending token last."""
+
+    image: StateImage
+    output: tuple[EmittedToken, ...]
+    claim: Claim
+
+
+class Restoring:
+    """Opens snapshots for requests that go on from them."""
+
+    def __init__(self, folder: SnapshotFolder, form: StateForm, identity: Mapping[str, str], owner: str) -> None:
+        self._folder = folder
+        self._form = form
+        self._identity = dict(identity)
+        self._owner = owner
+
+    def open(self, spec: GenerateSpec) -> Restored:
+        """Claims and loads `spec.snapshot_id`. Raises the Snapshot... error that says what is wrong with it, and then
+        leaves it as it was.
+        """
+        snapshot = self._folder.read(spec.snapshot_id)
+        manifest = snapshot.manifest
+        require_same(manifest.snapshot_id, manifest.state.identity, self._identity)
+        self._require_form(manifest)
+        _require_request(manifest, spec)
+        claim = snapshot.claim(self._owner)
+        try:
+            image = self._load(snapshot)
+        except BaseException:
+            claim.release()
+            raise
+        output = tuple(
+            EmittedToken(token.token_id, 0.0 if token.logprob is None else token.logprob, token.top)
+            for token in manifest.request.output
+        )
+        return Restored(image, output, claim)
+
+    def _load(self, snapshot: CommittedSnapshot) -> StateImage:
+        state = snapshot.manifest.state
+        return StateImage(state.computed, tuple(snapshot.load(rank) for rank in range(state.tp_size)))
+
+    def _require_form(self, manifest: Manifest) -> None:
+        """Raises SnapshotLayoutMismatch unless the payloads have exactly the tensors that the state is made of."""
+        state = manifest.state
+        wanted = {one.component.value: (one.start, one.stop) for one in self._form.contents(state.computed)}
+        if dict(state.components) != wanted:
+            raise SnapshotLayoutMismatch(
+                f"snapshot {manifest.snapshot_id} has positions {dict(state.components)} of its components, a state "
+                f"after {state.computed} tokens is {wanted}"
+            )
+        if not self._form.splits(state.tp_size):
+            raise SnapshotLayoutMismatch(
+                f"snapshot {manifest.snapshot_id} is of {state.tp_size} ranks, over which this model does not split"
+            )
+        for payload in manifest.payloads:
+            shard = Shard(payload.rank, state.tp_size)
+            tensors = {
+                one.name: (STORED_DTYPE[one.dtype], one.shape) for one in self._form.tensors(state.computed, shard)
+            }
+            found = {one.name: (one.dtype, one.shape) for one in payload.tensors}
+            if found != tensors:
+                differing = sorted(name for name in tensors | found if tensors.get(name) != found.get(name))
+                raise SnapshotLayoutMismatch(
+                    f"snapshot {manifest.snapshot_id}, rank {payload.rank}: tensor {differing[0]} is "
+                    f"{found.get(differing[0], 'absent')}, {tensors.get(differing[0], 'absent')} is what fits here"
+                )
+
+
+def _require_request(manifest: Manifest, spec: GenerateSpec) -> None:
+    """The snapshot is of this request, and of the output that the router knows of, or a part of it."""
+    request = manifest.request
+    if request.prompt != tuple(spec.prompt) or request.cache_salt != spec.cache_salt:
+        raise SnapshotSourceMismatch(f"snapshot {manifest.snapshot_id} is of another prompt than the one that goes on")
+    tokens = [token.token_id for token in request.output]
+    shared = min(len(tokens), len(spec.emitted))
+    if tokens[:shared] != list(spec.emitted[:shared]):
+        raise SnapshotSourceMismatch(f"snapshot {manifest.snapshot_id} has another output than the one that goes on")
+    if len(request.prompt) + len(tokens) - 1 != manifest.state.computed:
+        raise SnapshotManifestInvalid(f"snapshot {manifest.snapshot_id} has no pending token at its end")

@@ -1,0 +1,88 @@
+"""A worker's snapshots as its event loop sees them: opens, lists and deletes on threads, and makes the engine's part."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from decode_service.snapshots.commands import SnapshotDone
+from decode_service.snapshots.exports import Exports
+from decode_service.snapshots.identity import snapshot_identity
+from decode_service.snapshots.images import StateImages
+from decode_service.snapshots.restoring import Restored, Restoring
+from decode_service.snapshots.writing import SnapshotWriting
+from kv_transfer.hosting.loading import Loaded
+from segue.errors import ServingError
+from segue.ids import WorkerId
+from segue.state.snapshot.config import SnapshotConfig
+from segue.state.snapshot.folder import SnapshotFolder, SnapshotSummary
+from segue.state.snapshot.manifest import manifest_json
+from segue.wire import GenerateSpec
+
+
+class Snapshots:
+    """One folder. `exports` is called once, on the engine thread; everything else on the event loop."""
+
+    def __init__(self, config: SnapshotConfig, worker_id: WorkerId) -> None:
+        """Raises ConfigError for a folder or a key that cannot be used."""
+        self._config = config
+        self._folder = SnapshotFolder.open(config)
+        self._writing = SnapshotWriting(self._folder)
+        self._owner = str(worker_id)
+        self._restoring: Restoring | None = None
+
+    def exports(self, loaded: Loaded, post: Callable[[SnapshotDone], None]) -> Exports:
+        """What takes snapshots of an engine that was loaded. `post` takes commands for its thread."""
+        built, facts = loaded.built, loaded.engine.facts
+        assert built is not None, "there is no state to take"
+        images = StateImages(built.storage, built.slots, facts.page_tokens, facts.window)
+        identity = snapshot_identity(loaded.identity)
+        self._restoring = Restoring(self._folder, images.form, identity, self._owner)
+        return Exports(loaded.engine, images, self._writing, identity, post)
+
+    async def open(self, spec: GenerateSpec) -> Restored:
+        """Claims and loads the snapshot that a request goes on from. Raises what is wrong with it, and leaves it then."""
+        assert self._restoring is not None, "snapshots are opened after the start"
+        opening = asyncio.create_task(asyncio.to_thread(self._restoring.open, spec))
+        try:
+            return await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            # The thread goes on; what it claims must not stay claimed.
+            opening.add_done_callback(_give_up)
+            raise
+
+    async def consume(self, restored: Restored) -> None:
+        """The engine has the request: from now on nobody else can go on from the snapshot. Raises SnapshotFailed."""
+        await asyncio.to_thread(restored.claim.consume)
+
+    async def release(self, restored: Restored) -> None:
+        """The engine did not take the request; somebody else may."""
+        await asyncio.to_thread(restored.claim.release)
+
+    async def list(self) -> Sequence[SnapshotSummary]:
+        return await asyncio.to_thread(self._folder.list)
+
+    async def inspect(self, snapshot_id: str, *, verify: bool) -> bytes:
+        """The manifest as JSON; with `verify` every byte of the payloads was checked."""
+
+        def read() -> bytes:
+            snapshot = self._folder.read(snapshot_id)
+            if verify:
+                snapshot.verify()
+            return manifest_json(snapshot.manifest)
+
+        return await asyncio.to_thread(read)
+
+    async def delete(self, snapshot_id: str) -> None:
+        await asyncio.to_thread(self._folder.delete, snapshot_id)
+
+    async def close(self) -> None:
+        """What is being written is finished."""
+        await asyncio.to_thread(self._writing.close)
+
+
+def _give_up(opening: "asyncio.Task[Restored]") -> None:
+    if not opening.cancelled() and opening.exception() is None:
+        try:
+            opening.result().claim.release()
+        except ServingError:
+            # Its lease ends by itself.
+            return

@@ -1,0 +1,75 @@
+"""Writes images of requests to the snapshot folder, one after another on a thread of its own; decides nothing."""
+
+import logging
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+import segue
+from decode_service.snapshots.images import StateImage
+from segue.errors import SnapshotNotReady
+from segue.state.snapshot.folder import SnapshotFolder
+from segue.state.snapshot.manifest import FORMAT_VERSION, Manifest, ManifestRequest, ManifestState
+
+log = logging.getLogger(__name__)
+
+WAITING_MAX = 4
+"""Images that may wait in host memory for the one that is being written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A snapshot that is durable."""
+
+    snapshot_id: str
+    computed: int
+    bytes: int
+
+
+class SnapshotWriting:
+    """`submit` is the engine thread's; a future's callbacks run on the thread that writes."""
+
+    def __init__(self, folder: SnapshotFolder, clock: Callable[[], float] = time.time) -> None:
+        self._folder = folder
+        self._clock = clock
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="snapshots")
+        self._under_way = 0
+
+    def require_room(self) -> None:
+        """Raises SnapshotNotReady when too many images wait already."""
+        if self._under_way > WAITING_MAX:
+            raise SnapshotNotReady(
+                f"{self._under_way} snapshots are being written or wait to be; try again when they are done"
+            )
+
+    def submit(self, image: StateImage, request: ManifestRequest, state: ManifestState) -> "Future[Written]":
+        """Begins to write. The future ends with what was written, or with the ServingError that kept it from being."""
+        self._under_way += 1
+        future = self._pool.submit(self._write, image, request, state)
+        future.add_done_callback(self._done)
+        return future
+
+    def close(self) -> None:
+        """Whatever is being written is finished, nothing else is begun."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def _done(self, _: "Future[Written]") -> None:
+        self._under_way -= 1
+
+    def _write(self, image: StateImage, request: ManifestRequest, state: ManifestState) -> Written:
+        with self._folder.begin(image.bytes) as writer:
+            payloads = tuple(writer.write_rank(rank, [*payload.values()]) for rank, payload in enumerate(image.ranks))
+            manifest = Manifest(
+                version=FORMAT_VERSION,
+                build=segue.__version__,
+                snapshot_id=writer.snapshot_id,
+                created_s=self._clock(),
+                request=request,
+                state=state,
+                payloads=payloads,
+            )
+            writer.commit(manifest)
+        size = sum(payload.bytes for payload in payloads)
+        log.info("snapshot %s: %d bytes of request %s", writer.snapshot_id, size, request.request_id)
+        return Written(writer.snapshot_id, image.depth, size)
