@@ -1,0 +1,195 @@
+"""The one configured folder of snapshots: room for new ones, those that are there, an end for those nobody needs."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from segue.errors import (
+    ConfigError,
+    SnapshotError,
+    SnapshotFailed,
+    SnapshotFolderFull,
+    SnapshotManifestInvalid,
+    SnapshotNotFound,
+    SnapshotsOff,
+)
+from segue.state.snapshot.census import is_expired, snapshot_folders, take_census, withdraw_useless
+from segue.state.snapshot.claim import Claim
+from segue.state.snapshot.committed import CommittedSnapshot, read_committed, read_marker
+from segue.state.snapshot.config import SnapshotConfig
+from segue.state.snapshot.disk import disk_errors, folder_bytes, read_bounded, remove_folder
+from segue.state.snapshot.ground import Clock, Ground, is_committed, unix_time, withdraw
+from segue.state.snapshot.names import new_id
+from segue.state.snapshot.writer import SnapshotWriter
+
+# All that is done with a folder is found in its module.
+__all__ = ["Claim", "CommittedSnapshot", "SnapshotFolder", "SnapshotSummary", "SnapshotWriter"]
+
+KEY_BYTES_MIN = 16
+KEY_BYTES_MAX = 4096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotSummary:
+    """One line of a list. `owner` is empty when nobody has a claim.
+
+    `refused` is the code of the error that reading its marker gives, empty if none does; what the marker would tell is
+    empty or zero then.
+    """
+
+    snapshot_id: str
+    bytes: int
+    request_id: str = ""
+    kind: str = ""
+    computed: int = 0
+    created_s: float = 0.0
+    owner: str = ""
+    until_s: float = 0.0
+    refused: str = ""
+
+
+class SnapshotFolder:
+    """Safe for threads, and for processes that share the folder (see locks.py for which file systems).
+
+    Whether a lease or a snapshot's time has run out is told by each machine's own clock: machines that share a folder
+    must agree on the time to well within `claim_s`.
+    """
+
+    def __init__(self, ground: Ground) -> None:
+        self._ground = ground
+
+    @staticmethod
+    def open(config: SnapshotConfig, clock: Clock = unix_time) -> "SnapshotFolder":
+        """Raises ConfigError naming the setting, SnapshotsOff when none is configured."""
+        if not config.folder:
+            raise SnapshotsOff("this server keeps no snapshots: snapshot.folder is not set")
+        ground = Ground(Path(config.folder).absolute(), config, _key(config), clock)
+        # Never made here: where a disk failed to be mounted, the snapshots would fill another.
+        if not ground.root.is_dir():
+            raise ConfigError(f"snapshot.folder {config.folder} is no folder", param="folder")
+        if not os.access(ground.root, os.R_OK | os.W_OK | os.X_OK):
+            raise ConfigError(f"snapshot.folder {config.folder} is not writable", param="folder")
+        try:
+            with ground.lock.held():
+                pass
+        except SnapshotError as error:
+            raise ConfigError(f"snapshot.folder {config.folder} is not usable: {error}", param="folder") from error
+        return SnapshotFolder(ground)
+
+    def begin(self, bytes_expected: int) -> SnapshotWriter:
+        """Room for a snapshot of so many bytes of tensors, once those are removed that nobody needs.
+
+        Raises SnapshotFolderFull naming the limit, or SnapshotFailed.
+        """
+        assert bytes_expected >= 0, "a size is not negative"
+        self.sweep()
+        ground = self._ground
+        with ground.lock.held(), disk_errors(f"cannot begin a snapshot in {ground.root}"):
+            self._require_room(bytes_expected)
+            return SnapshotWriter(ground, new_id(), bytes_expected)
+
+    def read(self, snapshot_id: str) -> CommittedSnapshot:
+        """The snapshot with its manifest checked, its payloads not yet.
+
+        Raises SnapshotNotFound, SnapshotForeign, SnapshotVersionMismatch, SnapshotManifestInvalid or SnapshotFailed.
+        """
+        found = read_committed(self._ground, snapshot_id)
+        with disk_errors(f"cannot read snapshot {snapshot_id}"):
+            try:
+                expired = is_expired(self._ground, snapshot_id)
+            except FileNotFoundError:
+                raise SnapshotNotFound(f"there is no snapshot {snapshot_id} any more") from None
+        if expired:
+            raise SnapshotNotFound(f"snapshot {snapshot_id} has expired")
+        return found
+
+    def list(self) -> "list[SnapshotSummary]":
+        """Every complete snapshot that has not expired, the oldest first. Raises SnapshotFailed."""
+        ground = self._ground
+        with ground.lock.held(), disk_errors(f"cannot list {ground.root}"):
+            complete = [folder.name for folder in snapshot_folders(ground) if is_committed(folder)]
+            found = [self._summary(name) for name in complete if not is_expired(ground, name)]
+        return sorted(found, key=lambda summary: (summary.created_s, summary.snapshot_id))
+
+    def delete(self, snapshot_id: str) -> None:
+        """Removes it, readable or not. Raises SnapshotNotFound, SnapshotClaimed or SnapshotFailed."""
+        folder = self._ground.folder(snapshot_id)
+        with self._ground.lock.held():
+            self._ground.require_unclaimed(snapshot_id)
+            with disk_errors(f"cannot delete snapshot {snapshot_id}"):
+                withdraw(folder)
+        remove_folder(folder)
+
+    def sweep(self) -> int:
+        """Removes what expired unclaimed and what a writer or a removal that died left; tells how many.
+
+        Raises SnapshotFailed.
+        """
+        with self._ground.lock.held(), disk_errors(f"cannot sweep {self._ground.root}"):
+            useless = withdraw_useless(self._ground)
+        for folder in useless:
+            remove_folder(folder)
+        return len(useless)
+
+    def _require_room(self, bytes_expected: int) -> None:
+        ground, config = self._ground, self._ground.config
+        census = take_census(ground)
+        if census.count >= config.count_max:
+            raise SnapshotFolderFull(
+                f"{ground.root} has {census.count} snapshots, snapshot.count_max allows {config.count_max}"
+            )
+        if census.bytes + bytes_expected > config.bytes_max:
+            raise SnapshotFolderFull(
+                f"{ground.root} has {census.bytes} bytes of snapshots and {bytes_expected} more were to come, "
+                f"snapshot.bytes_max allows {config.bytes_max}"
+            )
+        disk = os.statvfs(ground.root)
+        free = disk.f_bavail * disk.f_frsize - census.bytes_coming
+        if bytes_expected > free:
+            raise SnapshotFolderFull(
+                f"the disk of {ground.root} has {max(0, free)} free bytes, {bytes_expected} were to come"
+            )
+
+    def _summary(self, snapshot_id: str) -> SnapshotSummary:
+        ground = self._ground
+        size = folder_bytes(ground.root / snapshot_id)
+        claim = ground.standing_claim(snapshot_id)
+        owner, until_s = (claim.owner, claim.until_s) if claim else ("", 0.0)
+        try:
+            marker = read_marker(ground, snapshot_id)
+        except SnapshotFailed:
+            raise
+        except SnapshotError as error:
+            return SnapshotSummary(
+                snapshot_id=snapshot_id, bytes=size, owner=owner, until_s=until_s, refused=error.kind.code
+            )
+        refused = "" if marker.snapshot_id == snapshot_id else SnapshotManifestInvalid.kind.code
+        return SnapshotSummary(
+            snapshot_id=snapshot_id,
+            bytes=size,
+            request_id=marker.request_id,
+            kind=marker.kind,
+            computed=marker.computed,
+            created_s=marker.created_s,
+            owner=owner,
+            until_s=until_s,
+            refused=refused,
+        )
+
+
+def _key(config: SnapshotConfig) -> bytes:
+    """The secret, without a line's end, which editors add; empty if none is configured. Raises ConfigError."""
+    if not config.key_file:
+        return b""
+    try:
+        raw = read_bounded(Path(config.key_file).resolve(), KEY_BYTES_MAX)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot read snapshot.key_file {config.key_file}: {error.strerror}", param="key_file"
+        ) from error
+    key = (raw or b"").rstrip(b"\r\n")
+    if len(key) < KEY_BYTES_MIN:
+        raise ConfigError(
+            f"snapshot.key_file {config.key_file} must hold {KEY_BYTES_MIN} to {KEY_BYTES_MAX} bytes", param="key_file"
+        )
+    return key
