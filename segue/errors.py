@@ -163,10 +163,88 @@ class DigestMismatch(TransferFailed):
     kind = ErrorKind(503, "DATA_LOSS", "server_error", "digest_mismatch")
 
 
-class SnapshotNotReady(ServingError):
+class SnapshotError(ServingError):
+    """Something about a snapshot stopped a request, and left the snapshot as it was."""
+
+    kind = ErrorKind(409, "FAILED_PRECONDITION", "invalid_request_error", "snapshot_error")
+
+
+class SnapshotsOff(SnapshotError):
+    """This server keeps no snapshots. Not a 501: nothing is wrong with a worker that was set up so."""
+
+    kind = ErrorKind(404, "FAILED_PRECONDITION", "invalid_request_error", "snapshots_off")
+
+
+class SnapshotNotFound(SnapshotError):
+    """No snapshot of this id is visible: there never was one, it is not complete, it was used up, or has expired."""
+
+    kind = ErrorKind(404, "NOT_FOUND", "invalid_request_error", "snapshot_not_found")
+
+
+class SnapshotVersionMismatch(SnapshotError):
+    """The snapshot is of a format that this build does not read; both versions are in the message."""
+
+    kind = ErrorKind(409, "FAILED_PRECONDITION", "invalid_request_error", "snapshot_version_mismatch")
+
+
+class SnapshotLayoutMismatch(SnapshotError):
+    """The snapshot's state does not lie as the model here keeps it (layers, heads, dtypes, window)."""
+
+    kind = ErrorKind(409, "FAILED_PRECONDITION", "invalid_request_error", "snapshot_layout_mismatch")
+
+
+class SnapshotSourceMismatch(SnapshotError):
+    """The snapshot is of another model, other weights or another build policy; both values are in the message."""
+
+    kind = ErrorKind(409, "FAILED_PRECONDITION", "invalid_request_error", "snapshot_source_mismatch")
+
+
+class SnapshotManifestInvalid(SnapshotError):
+    """A snapshot's manifest or marker is not what the format says, or not what was committed."""
+
+    kind = ErrorKind(422, "DATA_LOSS", "invalid_request_error", "snapshot_manifest_invalid")
+
+
+class SnapshotForeign(SnapshotError):
+    """A key is configured, and the snapshot is unsigned or signed with another."""
+
+    kind = ErrorKind(403, "PERMISSION_DENIED", "invalid_request_error", "snapshot_foreign")
+
+
+class SnapshotDigestMismatch(SnapshotError):
+    """A payload is not the one that was written; the message names file and tensor."""
+
+    kind = ErrorKind(422, "DATA_LOSS", "invalid_request_error", "snapshot_digest_mismatch")
+
+
+class SnapshotCapacity(SnapshotError):
+    """The request would not fit the pools here, even if they were empty."""
+
+    kind = ErrorKind(409, "FAILED_PRECONDITION", "invalid_request_error", "snapshot_capacity")
+
+
+class SnapshotClaimed(SnapshotError):
+    """Somebody is continuing this snapshot; the message says who, and until when unless they renew."""
+
+    kind = ErrorKind(409, "ABORTED", "invalid_request_error", "snapshot_claimed")
+
+
+class SnapshotNotReady(SnapshotError):
     """The request has no whole state at its worker at this moment: it waits, or is being computed or moved."""
 
     kind = ErrorKind(409, "FAILED_PRECONDITION", "invalid_request_error", "snapshot_not_ready")
+
+
+class SnapshotFolderFull(SnapshotError):
+    """The folder's limits or its disk leave no room; nothing of the snapshot stays."""
+
+    kind = ErrorKind(507, "RESOURCE_EXHAUSTED", "server_error", "snapshot_folder_full")
+
+
+class SnapshotFailed(SnapshotError):
+    """The disk of the snapshot folder failed; the message says at what, where and how."""
+
+    kind = ErrorKind(503, "UNAVAILABLE", "server_error", "snapshot_failed")
 
 
 def error_kinds() -> dict[str, type[ServingError]]:
