@@ -16,11 +16,20 @@ from segue.wire.faults import (
     error_metadata,
     error_to_status,
 )
+from segue.wire.sampling_json import sampling_from_json, sampling_to_json
 from segue.wire.session import (
     router_message_from_proto,
     router_message_to_proto,
     worker_message_from_proto,
     worker_message_to_proto,
+)
+from segue.wire.snapshot_calls import (
+    snapshot_taken_from_proto,
+    snapshot_taken_to_proto,
+    stored_snapshots_from_proto,
+    stored_snapshots_to_proto,
+    take_snapshot_from_proto,
+    take_snapshot_to_proto,
 )
 from segue.wire.status import status_from_proto, status_to_proto
 from segue.wire.values import (
@@ -42,7 +51,10 @@ from segue.wire.values import (
     RetractionFigures,
     RouterMessage,
     Scores,
+    SnapshotTaken,
     StepNews,
+    StoredSnapshot,
+    TakeSnapshot,
     Top,
     Transfers,
     Usage,
@@ -72,7 +84,10 @@ __all__ = [
     "RetractionFigures",
     "RouterMessage",
     "Scores",
+    "SnapshotTaken",
     "StepNews",
+    "StoredSnapshot",
+    "TakeSnapshot",
     "Top",
     "Transfers",
     "Usage",
@@ -89,10 +104,18 @@ __all__ = [
     "generate_to_proto",
     "router_message_from_proto",
     "router_message_to_proto",
+    "sampling_from_json",
     "sampling_from_proto",
+    "sampling_to_json",
     "sampling_to_proto",
+    "snapshot_taken_from_proto",
+    "snapshot_taken_to_proto",
     "status_from_proto",
     "status_to_proto",
+    "stored_snapshots_from_proto",
+    "stored_snapshots_to_proto",
+    "take_snapshot_from_proto",
+    "take_snapshot_to_proto",
     "worker_message_from_proto",
     "worker_message_to_proto",
 ]

@@ -114,6 +114,7 @@ def description_to_proto(value: WorkerDescription) -> pb.WorkerDescription:
             min_p=value.defaults.min_p,
             repetition_penalty=value.defaults.repetition_penalty,
         ),
+        snapshots=value.snapshots,
     )
 
 
@@ -136,4 +137,5 @@ def description_from_proto(message: pb.WorkerDescription) -> WorkerDescription:
             min_p=message.defaults.min_p,
             repetition_penalty=message.defaults.repetition_penalty,
         ),
+        snapshots=message.snapshots,
     )

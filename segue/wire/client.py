@@ -14,8 +14,22 @@ from segue.wire.calls import description_from_proto, generate_to_proto
 from segue.wire.channel import PLAIN, TlsConfig, open_channel
 from segue.wire.faults import error_from_rpc
 from segue.wire.session import router_message_to_proto, worker_message_from_proto
+from segue.wire.snapshot_calls import (
+    snapshot_taken_from_proto,
+    stored_snapshots_from_proto,
+    take_snapshot_to_proto,
+)
 from segue.wire.status import status_from_proto
-from segue.wire.values import GenerateSpec, RouterMessage, WorkerDescription, WorkerMessage, WorkerStatus
+from segue.wire.values import (
+    GenerateSpec,
+    RouterMessage,
+    SnapshotTaken,
+    StoredSnapshot,
+    TakeSnapshot,
+    WorkerDescription,
+    WorkerMessage,
+    WorkerStatus,
+)
 
 T = TypeVar("T")
 
@@ -64,6 +78,33 @@ class WorkerClient:
     async def status(self, timeout_s: float) -> WorkerStatus:
         call = self._stub.Status(pb.StatusRequest(), timeout=timeout_s)
         return status_from_proto(await own_reply(call, pb.WorkerStatus))
+
+    async def take_snapshot(self, asked: TakeSnapshot, timeout_s: float) -> SnapshotTaken:
+        """Returns when it is durable.
+
+        After WorkerUnavailable nobody knows whether it was taken: a choice that has left ends on its session as MOVED.
+        """
+        call = self._stub.TakeSnapshot(take_snapshot_to_proto(asked), timeout=timeout_s)
+        taken = snapshot_taken_from_proto(await own_reply(call, pb.TakeSnapshotReply))
+        if not taken.snapshot_id:
+            raise WorkerUnavailable("the worker took a snapshot and gave no id: its reply was damaged on its way")
+        return taken
+
+    async def list_snapshots(self, timeout_s: float) -> tuple[StoredSnapshot, ...]:
+        call = self._stub.ListSnapshots(pb.ListSnapshotsRequest(), timeout=timeout_s)
+        return stored_snapshots_from_proto(await own_reply(call, pb.ListSnapshotsReply))
+
+    async def inspect_snapshot(self, snapshot_id: str, timeout_s: float, *, verify: bool = False) -> bytes:
+        """The manifest, as JSON. With `verify` the worker has read all payloads and found every digest right."""
+        request = pb.InspectSnapshotRequest(snapshot_id=snapshot_id, verify=verify)
+        reply = await own_reply(self._stub.InspectSnapshot(request, timeout=timeout_s), pb.InspectSnapshotReply)
+        if not reply.manifest:
+            raise WorkerUnavailable(f"the worker's manifest of snapshot {snapshot_id} was damaged on its way")
+        return reply.manifest
+
+    async def delete_snapshot(self, snapshot_id: str, timeout_s: float) -> None:
+        request = pb.DeleteSnapshotRequest(snapshot_id=snapshot_id)
+        await own_reply(self._stub.DeleteSnapshot(request, timeout=timeout_s), pb.DeleteSnapshotReply)
 
     def session(self) -> SessionCall:
         return SessionCall(self._stub.Session())

@@ -35,7 +35,10 @@ __all__ = [
     "RetractionFigures",
     "RouterMessage",
     "Scores",
+    "SnapshotTaken",
     "StepNews",
+    "StoredSnapshot",
+    "TakeSnapshot",
     "Top",
     "Transfers",
     "Usage",
@@ -131,7 +134,10 @@ class StepNews:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerDescription:
-    """Who a worker is. `max_len` is the longest prompt plus output, in tokens, that it can ever serve."""
+    """Who a worker is. `max_len` is the longest prompt plus output, in tokens, that it can ever serve.
+
+    `snapshots`: it has a folder of them.
+    """
 
     worker_id: WorkerId
     role: str
@@ -144,6 +150,45 @@ class WorkerDescription:
     deterministic: bool
     defaults: SamplingDefaults = field(default_factory=SamplingDefaults)
     protocol_version: int = PROTOCOL_VERSION
+    snapshots: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TakeSnapshot:
+    """Asks for the whole state of a live choice. With `copy` it runs on; else it leaves its worker, as MOVED.
+
+    `served` is how many tokens of its output the client has, `about` a JSON object that the router will want back.
+    """
+
+    router_id: RouterId
+    handle: Handle
+    attempt: int
+    copy: bool
+    served: int
+    about: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotTaken:
+    """A snapshot that is durable; it holds the state of `computed` positions."""
+
+    snapshot_id: str
+    computed: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredSnapshot:
+    """One snapshot in a worker's folder. `kind` is "export" or "copy"; `claimed_by` empty: nobody restores it."""
+
+    snapshot_id: str
+    request_id: str
+    kind: str
+    created_s: float
+    bytes: int
+    computed: int
+    tp_size: int
+    claimed_by: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

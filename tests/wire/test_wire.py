@@ -213,6 +213,7 @@ def test_description_and_status_survive_the_wire() -> None:
         eos_token_ids=(4,),
         page_tokens=64,
         deterministic=True,
+        snapshots=True,
         defaults=SamplingDefaults(temperature=0.7, top_p=0.9, top_k=20, min_p=0.05, repetition_penalty=1.1),
     )
     assert description_from_proto(description_to_proto(description)) == description

@@ -1,0 +1,71 @@
+"""Bodies of the snapshot calls, proto to value and back; decides nothing, and never reads a manifest."""
+
+from collections.abc import Sequence
+
+from segue.ids import Handle, RouterId
+from segue.v1 import worker_pb2 as pb
+from segue.wire.values import SnapshotTaken, StoredSnapshot, TakeSnapshot
+
+
+def take_snapshot_to_proto(value: TakeSnapshot) -> pb.TakeSnapshotRequest:
+    return pb.TakeSnapshotRequest(
+        router_id=value.router_id,
+        handle=value.handle,
+        attempt=value.attempt,
+        copy=value.copy,
+        served=value.served,
+        about=value.about,
+    )
+
+
+def take_snapshot_from_proto(message: pb.TakeSnapshotRequest) -> TakeSnapshot:
+    return TakeSnapshot(
+        router_id=RouterId(message.router_id),
+        handle=Handle(message.handle),
+        attempt=message.attempt,
+        copy=message.copy,
+        served=message.served,
+        about=message.about,
+    )
+
+
+def snapshot_taken_to_proto(value: SnapshotTaken) -> pb.TakeSnapshotReply:
+    return pb.TakeSnapshotReply(snapshot_id=value.snapshot_id, computed=value.computed, bytes=value.bytes)
+
+
+def snapshot_taken_from_proto(message: pb.TakeSnapshotReply) -> SnapshotTaken:
+    return SnapshotTaken(message.snapshot_id, message.computed, message.bytes)
+
+
+def stored_snapshots_to_proto(values: Sequence[StoredSnapshot]) -> pb.ListSnapshotsReply:
+    return pb.ListSnapshotsReply(
+        snapshots=[
+            pb.SnapshotSummary(
+                snapshot_id=value.snapshot_id,
+                request_id=value.request_id,
+                kind=value.kind,
+                created_s=value.created_s,
+                bytes=value.bytes,
+                computed=value.computed,
+                tp_size=value.tp_size,
+                claimed_by=value.claimed_by,
+            )
+            for value in values
+        ]
+    )
+
+
+def stored_snapshots_from_proto(message: pb.ListSnapshotsReply) -> tuple[StoredSnapshot, ...]:
+    return tuple(
+        StoredSnapshot(
+            snapshot_id=entry.snapshot_id,
+            request_id=entry.request_id,
+            kind=entry.kind,
+            created_s=entry.created_s,
+            bytes=entry.bytes,
+            computed=entry.computed,
+            tp_size=entry.tp_size,
+            claimed_by=entry.claimed_by,
+        )
+        for entry in message.snapshots
+    )

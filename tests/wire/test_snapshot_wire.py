@@ -1,0 +1,106 @@
+"""What the snapshot calls say comes back as it was; sampling parameters survive a manifest, or are refused by name."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from segue.batch.sampling import SamplingParams
+from segue.errors import SnapshotManifestInvalid
+from segue.ids import Handle, RouterId
+from segue.v1 import worker_pb2 as pb
+from segue.wire import (
+    SnapshotTaken,
+    StoredSnapshot,
+    TakeSnapshot,
+    sampling_from_json,
+    sampling_to_json,
+    snapshot_taken_from_proto,
+    snapshot_taken_to_proto,
+    stored_snapshots_from_proto,
+    stored_snapshots_to_proto,
+    take_snapshot_from_proto,
+    take_snapshot_to_proto,
+)
+from tests.wire.test_wire import samplings
+
+uint32 = st.integers(0, 2**32 - 1)
+uint64 = st.integers(0, 2**64 - 1)
+asked = st.builds(
+    TakeSnapshot,
+    router_id=st.text(max_size=9).map(RouterId),
+    handle=uint32.map(Handle),
+    attempt=uint32,
+    copy=st.booleans(),
+    served=uint32,
+    about=st.binary(max_size=40),
+)
+taken = st.builds(SnapshotTaken, st.text(max_size=9), uint32, uint64)
+stored = st.builds(
+    StoredSnapshot,
+    snapshot_id=st.text(max_size=9),
+    request_id=st.text(max_size=9),
+    kind=st.sampled_from(["export", "copy"]),
+    created_s=st.floats(0, 1e11),
+    bytes=uint64,
+    computed=uint32,
+    tp_size=uint32,
+    claimed_by=st.text(max_size=9),
+)
+
+
+@given(asked, taken, st.lists(stored, max_size=3).map(tuple))
+def test_what_the_calls_say_survives_the_wire(
+    asked: TakeSnapshot, taken: SnapshotTaken, stored: tuple[StoredSnapshot, ...]
+) -> None:
+    request = take_snapshot_to_proto(asked).SerializeToString()
+    assert take_snapshot_from_proto(pb.TakeSnapshotRequest.FromString(request)) == asked
+    reply = snapshot_taken_to_proto(taken).SerializeToString()
+    assert snapshot_taken_from_proto(pb.TakeSnapshotReply.FromString(reply)) == taken
+    listed = stored_snapshots_to_proto(stored).SerializeToString()
+    assert stored_snapshots_from_proto(pb.ListSnapshotsReply.FromString(listed)) == stored
+
+
+@given(samplings)
+def test_sampling_parameters_survive_a_manifest(params: SamplingParams) -> None:
+    assert sampling_from_json(json.loads(json.dumps(sampling_to_json(params)))) == params
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("seed", 1.0),
+        ("seed", -1),
+        ("choice", True),
+        ("temperature", "1"),
+        ("temperature", 10**400),
+        ("temperature", float("nan")),
+        ("top_p", 0),
+        ("top_k", None),
+        ("max_tokens", 2**40),
+        ("min_tokens", 99),
+        ("ignore_eos", 1),
+        ("logprobs", 21),
+        ("logprobs", "2"),
+        ("logit_bias", {}),
+        ("logit_bias", [[1]]),
+        ("logit_bias", [[-1, 0.5]]),
+        ("logit_bias", [[1, None]]),
+        ("stop_token_ids", [2**32]),
+        ("stop_token_ids", "12"),
+        ("salt", 1),
+    ],
+)
+def test_sampling_parameters_that_make_no_sense_are_refused_by_name(name: str, value: object) -> None:
+    fields = sampling_to_json(SamplingParams(seed=1))
+    with pytest.raises(SnapshotManifestInvalid, match=name):
+        sampling_from_json({**fields, name: value})
+
+
+@pytest.mark.parametrize("name", sorted(sampling_to_json(SamplingParams(seed=1))))
+def test_no_sampling_parameter_may_be_missing(name: str) -> None:
+    fields = dict(sampling_to_json(SamplingParams(seed=1)))
+    del fields[name]
+    with pytest.raises(SnapshotManifestInvalid, match=f"no '{name}'"):
+        sampling_from_json(fields)
