@@ -117,7 +117,7 @@ class WorkerFigures:
 
     engine: EngineStatus
     transfers: Transfers
-    snapshots: SnapshotFigures = SnapshotFigures()
+    snapshots: SnapshotFigures
 
 
 Command: TypeAlias = (

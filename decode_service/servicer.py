@@ -13,7 +13,10 @@ from segue.wire import (
     description_to_proto,
     generate_from_proto,
     router_message_from_proto,
+    snapshot_taken_to_proto,
     status_to_proto,
+    stored_snapshots_to_proto,
+    take_snapshot_from_proto,
     worker_message_to_proto,
 )
 
@@ -53,6 +56,36 @@ class Servicer(WorkerServicer):
         context: grpc.aio.ServicerContext[pb.StatusRequest, pb.WorkerStatus],
     ) -> pb.WorkerStatus:
         return status_to_proto(await self._worker.status())
+
+    async def TakeSnapshot(  # noqa: N802
+        self,
+        request: pb.TakeSnapshotRequest,
+        context: grpc.aio.ServicerContext[pb.TakeSnapshotRequest, pb.TakeSnapshotReply],
+    ) -> pb.TakeSnapshotReply:
+        return snapshot_taken_to_proto(await self._worker.take_snapshot(take_snapshot_from_proto(request)))
+
+    async def ListSnapshots(  # noqa: N802
+        self,
+        request: pb.ListSnapshotsRequest,
+        context: grpc.aio.ServicerContext[pb.ListSnapshotsRequest, pb.ListSnapshotsReply],
+    ) -> pb.ListSnapshotsReply:
+        return stored_snapshots_to_proto(await self._worker.snapshots.list())
+
+    async def InspectSnapshot(  # noqa: N802
+        self,
+        request: pb.InspectSnapshotRequest,
+        context: grpc.aio.ServicerContext[pb.InspectSnapshotRequest, pb.InspectSnapshotReply],
+    ) -> pb.InspectSnapshotReply:
+        manifest = await self._worker.snapshots.inspect(request.snapshot_id, verify=request.verify)
+        return pb.InspectSnapshotReply(manifest=manifest)
+
+    async def DeleteSnapshot(  # noqa: N802
+        self,
+        request: pb.DeleteSnapshotRequest,
+        context: grpc.aio.ServicerContext[pb.DeleteSnapshotRequest, pb.DeleteSnapshotReply],
+    ) -> pb.DeleteSnapshotReply:
+        await self._worker.snapshots.delete(request.snapshot_id)
+        return pb.DeleteSnapshotReply()
 
 
 async def _incoming(messages: AsyncIterator[pb.RouterMessage]) -> AsyncIterator[RouterMessage]:

@@ -34,7 +34,6 @@ from segue.engine import Engine
 from segue.errors import ContextTooLong, InvalidRequest, ServingError, SnapshotCapacity
 from segue.wire import Cancel, Finish, Transfers
 
-
 WAIT_S = 0.05
 """How often somebody who waits for a request to have a whole state is looked at while nothing is computed."""
 

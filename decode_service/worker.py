@@ -16,7 +16,6 @@ from decode_service.session import Session
 from decode_service.snapshots.commands import TakeSnapshot
 from decode_service.snapshots.restoring import Restored
 from decode_service.snapshots.service import Snapshots
-from decode_service.snapshots.writing import Written
 from decode_service.station import DecodeNews, DecodeStation
 from decode_service.stream import Stream
 from kv_transfer.hosting.config import TransferConfig, WorkerConfig
@@ -40,7 +39,7 @@ from segue.errors import (
     SnapshotsOff,
     WorkerUnavailable,
 )
-from segue.ids import Handle, RouterId, WorkerId
+from segue.ids import Handle, WorkerId
 from segue.wire import (
     PROTOCOL_VERSION,
     Attach,
@@ -50,11 +49,13 @@ from segue.wire import (
     Finish,
     GenerateSpec,
     RouterMessage,
+    SnapshotTaken,
     Usage,
     WorkerDescription,
     WorkerMessage,
     WorkerStatus,
 )
+from segue.wire import TakeSnapshot as SnapshotAsked
 from segue.wire.channel import PLAIN, TlsConfig
 
 log = logging.getLogger(__name__)
@@ -75,7 +76,7 @@ class Worker:
         submits_max: int = 1024,
     ) -> None:
         self.worker_id = worker_id
-        self.snapshots = snapshots
+        self._snapshots = snapshots
         self.broken: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
         self._config = config
         self._transfer = transfer or TransferConfig()
@@ -114,9 +115,7 @@ class Worker:
 
     async def start(self, build: Callable[[], Loaded]) -> None:
         """Builds the engine on its thread and runs it. Raises what building it raised."""
-        thread: EngineThread[Command, DecodeNews] = EngineThread(
-            build, self._station, self._mailbox, self._outlet
-        )
+        thread: EngineThread[Command, DecodeNews] = EngineThread(build, self._station, self._mailbox, self._outlet)
         thread.start()
         loaded = await asyncio.wrap_future(thread.built)
         self._identity = loaded.identity
@@ -130,20 +129,26 @@ class Worker:
     def describe(self) -> WorkerDescription:
         """Model, limits and identity, for a router that considers sending work."""
         assert self._identity is not None, "a worker is described after its start"
-        return replace(describe(self.worker_id, self._identity), snapshots=self.snapshots is not None)
+        return replace(describe(self.worker_id, self._identity), snapshots=self._snapshots is not None)
 
-    async def take_snapshot(self, router_id: RouterId, command: TakeSnapshot) -> Written:
-        """Writes the whole state of a live request of that router. Returns when it is durable.
+    @property
+    def snapshots(self) -> Snapshots:
+        """This worker's snapshot folder. Raises SnapshotsOff."""
+        if self._snapshots is None:
+            raise SnapshotsOff(f"worker {self.worker_id} has no snapshot folder")
+        return self._snapshots
+
+    async def take_snapshot(self, asked: SnapshotAsked) -> SnapshotTaken:
+        """Writes the whole state of a live request. Returns when it is durable.
 
         Raises SnapshotsOff, SnapshotNotReady, or what kept it from being written.
         """
-        if self.snapshots is None or self._over:
-            raise SnapshotsOff(f"worker {self.worker_id} has no snapshot folder")
-        request = self._ledger.find(router_id, command.handle, command.attempt)
-        if request is None or request.ended is not None:
-            raise SnapshotNotReady(f"worker {self.worker_id} has no live request {command.handle} of {router_id}")
+        command = TakeSnapshot(asked.handle, asked.attempt, asked.copy, asked.served, self.snapshots.about(asked.about))
+        if self._ledger.find(asked.router_id, asked.handle, asked.attempt) is None or self._over:
+            raise SnapshotNotReady(f"worker {self.worker_id} has no live request {asked.handle} of {asked.router_id}")
         self._mailbox.put(command)
-        return await asyncio.wrap_future(command.answer)
+        written = await asyncio.wrap_future(command.answer)
+        return SnapshotTaken(written.snapshot_id, written.computed, written.bytes)
 
     async def generate(self, spec: GenerateSpec) -> Handle:
         """Queues a request of an attached router. Raises the ServingError that refused it."""
@@ -220,8 +225,8 @@ class Worker:
         self._end_all(WorkerUnavailable(f"worker {self.worker_id} shut down before the request was finished"))
         if self._fetches is not None:
             await self._fetches.close()
-        if self.snapshots is not None:
-            await self.snapshots.close()
+        if self._snapshots is not None:
+            await self._snapshots.close()
 
     def _end_all(self, error: ServingError) -> None:
         """The engine is not listened to any more: every live request ends with `error`, every stream after it."""
@@ -287,7 +292,7 @@ class Worker:
             self._ledger.refuse(request)
             if self._fetches is not None:
                 self._fetches.forget(request.handle)
-            if restored is not None and self.snapshots is not None:
+            if restored is not None:
                 await self.snapshots.release(restored)
             raise
         self._ledger.accept(request)
@@ -302,8 +307,6 @@ class Worker:
 
     async def _opened(self, spec: GenerateSpec, request: LiveRequest) -> Restored:
         """The snapshot that a request goes on from. Raises what is wrong with it."""
-        if self.snapshots is None:
-            raise SnapshotsOff(f"worker {self.worker_id} has no snapshot folder")
         restored = await self.snapshots.open(spec)
         if request.leaving or self._over:
             await self.snapshots.release(restored)
@@ -312,7 +315,6 @@ class Worker:
 
     async def _consume(self, restored: Restored, request: LiveRequest) -> None:
         """The engine has it: nobody else may go on from the snapshot, or this request does not go on either."""
-        assert self.snapshots is not None, "a snapshot was opened without a folder"
         try:
             await self.snapshots.consume(restored)
         except ServingError:
@@ -321,7 +323,7 @@ class Worker:
 
     def _station(self, loaded: Loaded) -> DecodeStation:
         """On the engine thread."""
-        exports = None if self.snapshots is None else self.snapshots.exports(loaded, self._mailbox.put)
+        exports = None if self._snapshots is None else self._snapshots.exports(loaded, self._mailbox.put)
         return DecodeStation.of(loaded, self._transfer, exports)
 
     async def _hello(self, incoming: AsyncIterator[RouterMessage]) -> Attach:

@@ -17,7 +17,7 @@ from segue.engine import Engine
 from segue.errors import ServingError, SnapshotFailed, SnapshotNotReady
 from segue.ids import Handle
 from segue.state.snapshot.manifest import ManifestRequest, ManifestState, OutputToken
-from segue.wire.snapshot_calls import sampling_to_json
+from segue.wire import sampling_to_json
 
 READY_S = 10.0
 """How long a request that has no whole state here now is waited for."""

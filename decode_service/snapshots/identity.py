@@ -23,7 +23,7 @@ def snapshot_identity(identity: Identity) -> dict[str, str]:
 
 def require_same(snapshot_id: str, theirs: Mapping[str, str], ours: Mapping[str, str]) -> None:
     """Raises SnapshotSourceMismatch for another model or policy, SnapshotLayoutMismatch for another form of state."""
-    differing = [name for name in theirs | ours if theirs.get(name) != ours.get(name)]
+    differing = [name for name in {**theirs, **ours} if theirs.get(name) != ours.get(name)]
     if not differing:
         return
     parts = [f"{name}: here {ours.get(name, 'absent')}, there {theirs.get(name, 'absent')}" for name in differing]

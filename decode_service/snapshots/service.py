@@ -1,6 +1,7 @@
-"""A worker's snapshots as its event loop sees them: opens, lists and deletes on threads, and makes the engine's part."""
+"""A worker's snapshots as its event loop sees them: opens, lists and deletes on threads, makes the engine's part."""
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 
 from decode_service.snapshots.commands import SnapshotDone
@@ -10,12 +11,15 @@ from decode_service.snapshots.images import StateImages
 from decode_service.snapshots.restoring import Restored, Restoring
 from decode_service.snapshots.writing import SnapshotWriting
 from kv_transfer.hosting.loading import Loaded
-from segue.errors import ServingError
+from segue.errors import InvalidRequest, ServingError, SnapshotManifestInvalid
 from segue.ids import WorkerId
 from segue.state.snapshot.config import SnapshotConfig
-from segue.state.snapshot.folder import SnapshotFolder, SnapshotSummary
+from segue.state.snapshot.fields import Fields, JsonObject, from_json
+from segue.state.snapshot.folder import SnapshotFolder
 from segue.state.snapshot.manifest import manifest_json
-from segue.wire import GenerateSpec
+from segue.wire import GenerateSpec, StoredSnapshot
+
+log = logging.getLogger(__name__)
 
 
 class Snapshots:
@@ -38,8 +42,16 @@ class Snapshots:
         self._restoring = Restoring(self._folder, images.form, identity, self._owner)
         return Exports(loaded.engine, images, self._writing, identity, post)
 
+    @staticmethod
+    def about(raw: bytes) -> JsonObject:
+        """What a router says of a request. Raises InvalidRequest for anything but one JSON object."""
+        try:
+            return Fields({"about": from_json(raw or b"{}", "about")}, "the request").object("about")
+        except SnapshotManifestInvalid as error:
+            raise InvalidRequest(f"a snapshot was asked for: {error.message}") from error
+
     async def open(self, spec: GenerateSpec) -> Restored:
-        """Claims and loads the snapshot that a request goes on from. Raises what is wrong with it, and leaves it then."""
+        """Claims and loads the snapshot that a request goes on from. Raises what is wrong with it; then it stays."""
         assert self._restoring is not None, "snapshots are opened after the start"
         opening = asyncio.create_task(asyncio.to_thread(self._restoring.open, spec))
         try:
@@ -55,10 +67,23 @@ class Snapshots:
 
     async def release(self, restored: Restored) -> None:
         """The engine did not take the request; somebody else may."""
-        await asyncio.to_thread(restored.claim.release)
+        await asyncio.to_thread(_release, restored)
 
-    async def list(self) -> Sequence[SnapshotSummary]:
-        return await asyncio.to_thread(self._folder.list)
+    async def list(self) -> Sequence[StoredSnapshot]:
+        """All that are complete and have not expired, the oldest first; one that cannot be read says so as its kind."""
+        return [
+            StoredSnapshot(
+                snapshot_id=one.snapshot_id,
+                request_id=one.request_id,
+                kind=one.kind or one.refused,
+                created_s=one.created_s,
+                bytes=one.bytes,
+                computed=one.computed,
+                tp_size=one.tp_size,
+                claimed_by=one.owner,
+            )
+            for one in await asyncio.to_thread(self._folder.list)
+        ]
 
     async def inspect(self, snapshot_id: str, *, verify: bool) -> bytes:
         """The manifest as JSON; with `verify` every byte of the payloads was checked."""
@@ -81,8 +106,12 @@ class Snapshots:
 
 def _give_up(opening: "asyncio.Task[Restored]") -> None:
     if not opening.cancelled() and opening.exception() is None:
-        try:
-            opening.result().claim.release()
-        except ServingError:
-            # Its lease ends by itself.
-            return
+        _release(opening.result())
+
+
+def _release(restored: Restored) -> None:
+    try:
+        restored.claim.release()
+    except ServingError as error:
+        # Its lease ends by itself.
+        log.warning("a claim could not be given back: %s", error.message)

@@ -5,8 +5,8 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from importlib.metadata import version
 
-import segue
 from decode_service.snapshots.images import StateImage
 from segue.errors import SnapshotNotReady
 from segue.state.snapshot.folder import SnapshotFolder
@@ -62,7 +62,7 @@ class SnapshotWriting:
             payloads = tuple(writer.write_rank(rank, [*payload.values()]) for rank, payload in enumerate(image.ranks))
             manifest = Manifest(
                 version=FORMAT_VERSION,
-                build=segue.__version__,
+                build=version("segue"),
                 snapshot_id=writer.snapshot_id,
                 created_s=self._clock(),
                 request=request,

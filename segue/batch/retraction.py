@@ -222,8 +222,8 @@ class Retraction:
             assert away.request.phase is Phase.RETRACTED
         self._store.check()
         held = any(counts.held for counts in self._store.counts())
-        away = (*self._leaving, *self._line, *self._returning)
-        backups = any(one.backup is not None and one.backup.hosted for one in away)
+        everybody = (*self._leaving, *self._line, *self._returning)
+        backups = any(one.backup is not None and one.backup.hosted for one in everybody)
         assert held == backups, "host memory is held for nobody, or somebody's backup is not held"
 
     def _settle_leaving(self) -> None:

@@ -42,6 +42,7 @@ class SnapshotSummary:
     request_id: str = ""
     kind: str = ""
     computed: int = 0
+    tp_size: int = 0
     created_s: float = 0.0
     owner: str = ""
     until_s: float = 0.0
@@ -170,6 +171,7 @@ class SnapshotFolder:
             request_id=marker.request_id,
             kind=marker.kind,
             computed=marker.computed,
+            tp_size=marker.tp_size,
             created_s=marker.created_s,
             owner=owner,
             until_s=until_s,

@@ -25,6 +25,7 @@ class Marker:
     request_id: str
     kind: str
     computed: int
+    tp_size: int
     bytes: int
     manifest_bytes: int
     manifest_digest: str
@@ -39,6 +40,7 @@ def marker_of(manifest: Manifest, raw: bytes) -> Marker:
         request_id=manifest.request.request_id,
         kind=manifest.request.kind,
         computed=manifest.state.computed,
+        tp_size=manifest.state.tp_size,
         bytes=sum(payload.bytes for payload in manifest.payloads),
         manifest_bytes=len(raw),
         manifest_digest=hashlib.sha256(raw).hexdigest(),
@@ -68,6 +70,7 @@ def unseal(sealed: bytes, key: bytes, where: str) -> Marker:
         request_id=fields.text("request_id", length_max=NAME_LENGTH_MAX),
         kind=fields.text("kind", length_max=NAME_LENGTH_MAX),
         computed=fields.integer("computed"),
+        tp_size=fields.integer("tp_size"),
         bytes=fields.integer("bytes"),
         manifest_bytes=fields.integer("manifest_bytes"),
         manifest_digest=fields.text("manifest_digest", length_max=64),
