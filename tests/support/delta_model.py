@@ -37,7 +37,7 @@ VOCAB = 100
 LAYER = 0
 SHAPE = RecurrentShape(rule=Rule.GATED_DELTA, groups=1, heads=1, key_dim=3, value_dim=2)
 CPU = torch.device("cpu")
-# fp32 sums along some sixty tokens, of numbers about 1; the largest error of some thousand lives was a tenth of it.
+# fp32 sums along some sixty tokens, of numbers about 1; over thousands of lives no error reached 5e-7.
 ERROR_MAX = 3e-6
 
 
