@@ -201,4 +201,4 @@ class ReplayMachine(RuleBasedStateMachine):
 
 
 TestReplayMachine = ReplayMachine.TestCase
-TestReplayMachine.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
+TestReplayMachine.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
