@@ -11,10 +11,10 @@ from benchmarks.refusal import Refused
 from segue.kernels.memory import MemoryViews
 from segue.kernels.recurrence import reference
 from segue.kernels.recurrence.inputs import RecurrentInputs
-from segue.kernels.recurrence.memory import MATRIX, RecurrentMemory, RecurrentShape, Ring
+from segue.kernels.recurrence.memory import RecurrentMemory, RecurrentShape, Ring
 from segue.kernels.recurrence.rule import Rule
 from segue.state.layout import Shard, layouts
-from segue.state.spec import ComponentName, DType, ModelState
+from segue.state.spec import MATRIX, ComponentName, DType, ModelState
 from segue.state.storage import Storage
 
 # How far a read may be from the recurrence in float64, by the dtype of the records: what rounding explains.
@@ -44,7 +44,7 @@ class Geometry:
 
     def record_bytes(self, record_dtype: DType) -> int:
         """Of one row's record in one layer."""
-        return sum(record.groups * record.group_bytes for record in self.shape.records(0, record_dtype))
+        return sum(tensor.groups * tensor.group_bytes for tensor in self.shape.record(0, record_dtype).tensors)
 
     def step_bytes(self, length: int, record_dtype: DType) -> float:
         """The fewest bytes that a row's step can move: its mean over a cycle of `length` steps."""

@@ -27,7 +27,7 @@ from segue.kernels.recurrence.replaying import ReplayedStep
 from segue.kernels.rows import TokenPlaces, extended_rows
 from segue.kernels.scratch import Scratch
 from segue.runner.context import StepContext
-from segue.state.spec import ComponentName
+from segue.state.spec import MATRIX, ComponentName
 
 
 class PagedPlan:
@@ -81,7 +81,7 @@ class BatchedMixing:
 
     def delta(self, memory: DeltaMemory, inputs: DeltaInputs) -> Tensor:
         step, rows = self._step, self._step.decode_rows
-        matrix = self._memory.get(memory.layer, "matrix")
+        matrix = self._memory.get(memory.layer, MATRIX)
         parts: list[Tensor] = []
         if rows:
             decoded = inputs if self._all_decode else inputs.at(slice(rows))

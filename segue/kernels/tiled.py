@@ -25,7 +25,7 @@ from segue.kernels.memory import MemoryViews
 from segue.kernels.rows import TokenPlaces
 from segue.kernels.scratch import Scratch
 from segue.runner.context import StepContext
-from segue.state.spec import ComponentName
+from segue.state.spec import MATRIX, ComponentName
 
 
 class TokenPlan:
@@ -59,7 +59,7 @@ class TokenMixing:
         return shifted.convolve(self._step, self._memory.get(memory.layer, "conv").whole, columns, taps)
 
     def delta(self, memory: DeltaMemory, inputs: DeltaInputs) -> Tensor:
-        matrix = self._memory.get(memory.layer, "matrix")
+        matrix = self._memory.get(memory.layer, MATRIX)
         if self._slots is None:
             self._slots = [SlotRows.of(slot, matrix) for slot in self._step.slots.split(1)]
         parts = [

@@ -15,7 +15,7 @@ from segue.kernels.recurrence.memory import RecurrentShape
 from segue.kernels.recurrence.rule import Rule
 from segue.layers.norm import RMSNorm, UnitNorm
 from segue.state.layout import Shard
-from segue.state.spec import ComponentName, DType, StateTensor
+from segue.state.spec import MATRIX, ComponentName, DType, LayerRecord, StateTensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,11 +45,11 @@ class DeltaShape:
         matrix = (self.heads, self.key_dim, self.value_dim)
         columns = (self.width - 1, self.group_channels)
         return (
-            StateTensor(layer, "matrix", ComponentName.RECURRENT, self.groups, matrix, DType.FLOAT32),
+            StateTensor(layer, MATRIX, ComponentName.RECURRENT, self.groups, matrix, DType.FLOAT32),
             StateTensor(layer, "conv", ComponentName.RECURRENT, self.groups, columns, dtype),
         )
 
-    def records(self, layer: int, dtype: DType) -> tuple[StateTensor, ...]:
+    def record(self, layer: int, dtype: DType) -> LayerRecord:
         """What one token adds to a ring; see RecurrentShape."""
         shape = RecurrentShape(
             rule=Rule.GATED_DELTA,
@@ -58,7 +58,7 @@ class DeltaShape:
             key_dim=self.key_dim,
             value_dim=self.value_dim,
         )
-        return shape.records(layer, dtype)
+        return shape.record(layer, dtype)
 
     def of_rank(self, shard: Shard) -> "DeltaShape":
         """The shape of what one rank has."""

@@ -19,7 +19,7 @@ from segue.models.options import BuildOptions
 from segue.models.parts import COMPONENT, AttentionShape, PartBuilder, read_layer_types, require_split
 from segue.models.settings import Settings, read_rope
 from segue.runner.context import Model
-from segue.state.spec import ComponentName, ModelState, StateTensor
+from segue.state.spec import ComponentName, LayerRecord, ModelState, StateTensor
 from segue.weights.source import WeightSource
 
 LINEAR = "linear_attention"
@@ -44,14 +44,14 @@ def build(config: Mapping[str, object], weights: WeightSource, options: BuildOpt
     embedding = parts.embedding(settings.integer("vocab_size"), shape.hidden)
     blocks: list[Block] = []
     state: list[StateTensor] = []
-    records: list[StateTensor] = []
+    records: list[LayerRecord] = []
     for layer, kind in enumerate(kinds):
         prefix = f"model.layers.{layer}"
         mixer: Mixer
         if kind == LINEAR:
             mixer = _delta_net(parts, f"{prefix}.linear_attn", layer, shape.hidden, delta, epsilon)
             state += delta.state(layer, options.dtype)
-            records += delta.records(layer, options.dtype)
+            records.append(delta.record(layer, options.dtype))
         else:
             component = COMPONENT[kind]
             mixer = parts.attention(

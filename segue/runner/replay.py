@@ -1,9 +1,11 @@
 """Which rings the decode rows of a step read, and where each keeps what it is given."""
 
+import numpy as np
 import torch
 
 from segue.batch.step import StepPlan
 from segue.runner.context import ReplayRows
+from segue.runner.upload import upload
 from segue.state.recurrent import SlotStates
 from segue.state.rings import Rings
 
@@ -28,9 +30,5 @@ class StepReplay:
         if not records:
             return None
         rows, cursors, folds = zip(*records, strict=True)
-        return ReplayRows(
-            self._rings,
-            torch.tensor(rows, device=self._device),
-            torch.tensor(cursors, dtype=torch.int32, device=self._device),
-            torch.tensor(folds, device=self._device),
-        )
+        parts = (np.array(rows), np.array(cursors, dtype=np.int32), np.array(folds))
+        return ReplayRows(self._rings, *upload(parts, self._device))

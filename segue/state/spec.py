@@ -33,6 +33,8 @@ COMPUTE_DTYPES = (DType.FLOAT32, DType.BFLOAT16, DType.FLOAT16)
 """What a model can compute in."""
 KV_DTYPES = {"fp8": DType.FLOAT8_E4M3}
 """What keys and values can be stored in beside the compute dtype, as settings call it."""
+MATRIX = "matrix"
+"""What every family calls the matrix state [head, key, value] of a recurrent layer."""
 REPLAY_LENGTHS = (1, 8, 16, 32)
 """Decode steps from one write of a matrix state to the next; 1 writes it in every step and needs no ring."""
 
@@ -83,18 +85,32 @@ class ComponentSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class LayerRecord:
+    """What one decoded token adds to the ring of a recurrent layer whose matrix state can be left behind (ReplaySSM).
+
+    No state by itself, and never moved. `rule` names the recurrence by which it goes into the matrix.
+    """
+
+    layer: int
+    rule: str
+    tensors: tuple[StateTensor, ...]
+
+    def __post_init__(self) -> None:
+        assert all(tensor.layer == self.layer for tensor in self.tensors), self
+
+
+@dataclass(frozen=True, slots=True)
 class ModelState:
     """The declared state of a whole model; every consumer iterates over `components`.
 
-    `records` are what one decoded token adds to the ring of a recurrent layer, for models whose matrix state can be
-    left behind (ReplaySSM): no state by themselves, and never moved.
+    `records` has one for each recurrent layer that can be replayed.
     """
 
     components: tuple[ComponentSpec, ...]
-    records: tuple[StateTensor, ...] = ()
+    records: tuple[LayerRecord, ...] = ()
 
     @staticmethod
-    def of(tensors: Iterable[StateTensor], records: Iterable[StateTensor] = ()) -> "ModelState":
+    def of(tensors: Iterable[StateTensor], records: Iterable[LayerRecord] = ()) -> "ModelState":
         """Groups per-layer declarations into components.
 
         Raises CheckpointError when a model mixes window sizes or group counts within a component.

@@ -1,38 +1,20 @@
 """Random lives of requests whose state comes from elsewhere, beside local ones: what is promised is there."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from segue.batch.admission import headroom
 from segue.batch.lifecycle import Phase
 from segue.batch.news import EngineNews
-from segue.batch.request import EmittedToken, Request
+from segue.batch.request import EmittedToken
 from segue.batch.role import Role
-from segue.errors import ContextTooLong, PeerLost, PoolExhausted, QueueFull
-from segue.handoff import Part, UnitRow
+from segue.errors import ContextTooLong, PeerLost, QueueFull
+from segue.handoff import UnitRow
 from segue.ids import Handle
-from segue.state.needs import first_window_page, page_count
 from segue.state.pool import Owner
 from segue.state.spec import ComponentName
-from tests.support.policies import EOS, HOST_MEMORY, HostMemory, Rig, rig, spec
-
-
-@dataclass
-class Promise:
-    """Units set aside for one request: QUARANTINED once nobody waits for them but they may still be written."""
-
-    rows: list[UnitRow]
-    checkpoint: list[UnitRow]
-    wanted: int | None
-    owner: Owner = Owner.RESERVED
-
-    @property
-    def all_rows(self) -> list[UnitRow]:
-        return [*self.rows, *self.checkpoint]
+from tests.support.policies import EOS, HOST_MEMORY, REPLAY_LENGTHS, HostMemory, Rig, rig, spec
+from tests.support.promises import Promise, fence, give_back, reserve, take
 
 
 class DecodeMachine(RuleBasedStateMachine):
@@ -47,6 +29,7 @@ class DecodeMachine(RuleBasedStateMachine):
         window_pages=st.sampled_from([27, 40]),
         cached=st.booleans(),
         memory=HOST_MEMORY,
+        replay_length=REPLAY_LENGTHS,
     )
     def start(
         self,
@@ -56,6 +39,7 @@ class DecodeMachine(RuleBasedStateMachine):
         window_pages: int,
         cached: bool,
         memory: HostMemory,
+        replay_length: int,
     ) -> None:
         self.made = rig(
             components=components,
@@ -74,6 +58,7 @@ class DecodeMachine(RuleBasedStateMachine):
             backups=memory.backups,
             slow=memory.slow,
             rules=memory.rules,
+            replay_length=replay_length,
         )
         self.promises: dict[Handle, Promise] = {}
         # Prompt checkpoints that are still to follow a state.
@@ -112,7 +97,13 @@ class DecodeMachine(RuleBasedStateMachine):
             self._note(self.made.engine.commit(record))
         self.made.engine.take_recalled()
         for request in self.made.engine.take_promised():
-            self.promises[request.handle] = self._reserve(request)
+            self.promises[request.handle] = reserve(self.made, request)
+
+    @rule(count=st.integers(2, 12))
+    def steps(self, count: int) -> None:
+        """Nobody else does anything meanwhile: outputs grow over checkpoints and full rings."""
+        for _ in range(count):
+            self.step()
 
     @rule(handle=st.integers(1, 12), stops=st.booleans())
     def state_arrives(self, handle: int, stops: bool) -> None:
@@ -125,10 +116,10 @@ class DecodeMachine(RuleBasedStateMachine):
         self.made.contents.arrive(request, promise.rows, request.known_len)
         news = self.made.engine.receive_last(Handle(handle), 1, token, 0)
         if news is not None:
-            self._fence(promise)
+            fence(self.made, promise)
         else:
             del self.promises[Handle(handle)]
-            self._take(promise.rows)
+            take(self.made, promise.rows)
             if promise.wanted is not None:
                 self.made.contents.arrive(request, promise.checkpoint, promise.wanted)
                 self.followers[Handle(handle)] = promise.checkpoint
@@ -142,11 +133,10 @@ class DecodeMachine(RuleBasedStateMachine):
         if rows is None:
             return
         if comes:
-            self._take(rows)
+            take(self.made, rows)
             self.made.engine.receive_checkpoint(Handle(handle), rows)
             return
-        for row in rows:
-            self.made.pools[row.component].free(_units(row), Owner.RESERVED)
+        give_back(self.made, rows, Owner.RESERVED)
         self.made.engine.give_up_checkpoint(Handle(handle))
 
     @rule(handle=st.integers(1, 12))
@@ -159,7 +149,7 @@ class DecodeMachine(RuleBasedStateMachine):
             (ended,) = self.made.engine.take_ended()
             del self.reached[ended.handle]
         if (promise := self.promises.get(Handle(handle))) is not None and promise.owner is Owner.RESERVED:
-            self._fence(promise)
+            fence(self.made, promise)
 
     @rule()
     def a_prompt_leaves(self) -> None:
@@ -183,16 +173,17 @@ class DecodeMachine(RuleBasedStateMachine):
         promise = self.promises.get(Handle(handle))
         if promise is not None and promise.owner is Owner.QUARANTINED:
             del self.promises[Handle(handle)]
-            for row in promise.all_rows:
-                self.made.pools[row.component].free(_units(row), Owner.QUARANTINED)
+            give_back(self.made, promise.all_rows, Owner.QUARANTINED)
 
     @rule(handle=st.integers(1, 12))
     def client_leaves(self, handle: int) -> None:
         self.made.engine.cancel(Handle(handle), 1)
-        for ended in self.made.engine.take_ended():
-            self.reached.pop(ended.handle)
-            if (promise := self.promises.get(ended.handle)) is not None:
-                self._fence(promise)
+        self._forget_ended()
+
+    @rule(handle=st.integers(1, 12), kept=st.integers(0, 30))
+    def router_has_seen_a_stop(self, handle: int, kept: int) -> None:
+        self.made.engine.finish(Handle(handle), 1, kept)
+        self._forget_ended()
 
     @invariant()
     def pools_are_whole(self) -> None:
@@ -224,46 +215,11 @@ class DecodeMachine(RuleBasedStateMachine):
         assert not self.followers
         self.made.require_whole()
 
-    def _reserve(self, request: Request) -> Promise:
-        n, page, window = request.known_len, self.made.runner.page_tokens, self.made.runner.window or 0
-        stop = page_count(n + headroom(request), page)
-        offered = (n - 1) // (2 * page) * 2 * page or None
-        held, wanted = self.made.engine.hold(request, offered)
-        first_live = first_window_page(n, window, page)
-        pieces: list[tuple[Part, ComponentName, int, int]] = []
-        for name in self.made.pools:
-            match name:
-                case ComponentName.FULL:
-                    pieces.append((Part.STATE, name, held // page, stop))
-                case ComponentName.WINDOW:
-                    pieces.append((Part.STATE, name, first_live, stop))
-                    if wanted is not None:
-                        below = min(wanted // page, first_live)
-                        pieces.append((Part.CHECKPOINT, name, first_window_page(wanted, window, page), below))
-                case ComponentName.RECURRENT:
-                    pieces.append((Part.STATE, name, 0, 1))
-                    if wanted is not None:
-                        pieces.append((Part.CHECKPOINT, name, 0, 1))
-        rows = []
-        for part, name, first, end in pieces:
-            if end <= first and part is Part.CHECKPOINT:
-                continue
-            try:
-                units = self.made.pools[name].alloc(end - first, Owner.RESERVED)
-            except PoolExhausted as error:
-                raise AssertionError(f"room was promised that is not there: {error}") from error
-            rows.append(UnitRow(part, name, first, tuple(units)))
-        state = [row for row in rows if row.part is Part.STATE]
-        return Promise(state, [row for row in rows if row.part is Part.CHECKPOINT], wanted)
-
-    def _take(self, rows: Sequence[UnitRow]) -> None:
-        for row in rows:
-            self.made.pools[row.component].move(_units(row), Owner.RESERVED, Owner.HELD)
-
-    def _fence(self, promise: Promise) -> None:
-        for row in promise.all_rows:
-            self.made.pools[row.component].move(_units(row), promise.owner, Owner.QUARANTINED)
-        promise.owner = Owner.QUARANTINED
+    def _forget_ended(self) -> None:
+        for ended in self.made.engine.take_ended():
+            self.reached.pop(ended.handle)
+            if (promise := self.promises.get(ended.handle)) is not None:
+                fence(self.made, promise)
 
     def _note(self, news: EngineNews) -> None:
         for handle, index in zip(news.handles, news.indices, strict=True):
@@ -271,10 +227,6 @@ class DecodeMachine(RuleBasedStateMachine):
             self.reached[handle] += 1
         for ended in news.ended:
             del self.reached[ended.handle]
-
-
-def _units(row: UnitRow) -> list[int]:
-    return [unit for unit in row.units if unit is not None]
 
 
 TestDecodeMachine = DecodeMachine.TestCase

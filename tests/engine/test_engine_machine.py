@@ -9,7 +9,7 @@ from segue.batch.step import StepRecord
 from segue.errors import ContextTooLong, QueueFull
 from segue.ids import Handle
 from segue.state.spec import ComponentName
-from tests.support.policies import EOS, HOST_MEMORY, HostMemory, Rig, rig, spec
+from tests.support.policies import EOS, HOST_MEMORY, REPLAY_LENGTHS, HostMemory, Rig, rig, spec
 
 TRAITS = st.sampled_from(
     [
@@ -38,6 +38,7 @@ class EngineMachine(RuleBasedStateMachine):
         pages=st.sampled_from([24, 40]),
         cached=st.booleans(),
         memory=HOST_MEMORY,
+        replay_length=REPLAY_LENGTHS,
     )
     def start(
         self,
@@ -49,6 +50,7 @@ class EngineMachine(RuleBasedStateMachine):
         pages: int,
         cached: bool,
         memory: HostMemory,
+        replay_length: int,
     ) -> None:
         self.reached = {}
         self.made = rig(
@@ -67,11 +69,12 @@ class EngineMachine(RuleBasedStateMachine):
             backups=memory.backups,
             slow=memory.slow,
             rules=memory.rules,
+            replay_length=replay_length,
         )
 
     @rule(
         length=st.integers(1, 40),
-        budget=st.integers(1, 12),
+        budget=st.sampled_from([1, 2, 5, 12, 25]),
         emitted=st.integers(0, 11),
         priority=st.integers(-1, 1),
         stop=st.integers(0, 15),
@@ -118,6 +121,15 @@ class EngineMachine(RuleBasedStateMachine):
         for ended in [*news.ended, *self.made.engine.take_ended()]:
             assert ended.handle in self.reached, "a request ends once"
             del self.reached[ended.handle]
+
+    @rule(count=st.integers(2, 12))
+    def steps(self, count: int) -> None:
+        """Nobody else does anything meanwhile: outputs grow over checkpoints and full rings."""
+        for _ in range(count):
+            if self.record is None:
+                self.launch()
+            if self.record is not None:
+                self.commit()
 
     @precondition(lambda self: self.record is None)
     @rule()

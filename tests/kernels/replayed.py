@@ -10,10 +10,10 @@ from torch.nn.functional import normalize
 from segue.kernels.memory import MemoryViews
 from segue.kernels.recurrence import reference
 from segue.kernels.recurrence.inputs import RecurrentInputs
-from segue.kernels.recurrence.memory import MATRIX, RecurrentMemory, RecurrentShape, Ring
+from segue.kernels.recurrence.memory import RecurrentMemory, RecurrentShape, Ring
 from segue.kernels.recurrence.rule import Rule
 from segue.state.layout import Shard, layouts
-from segue.state.spec import ComponentName, DType, ModelState
+from segue.state.spec import MATRIX, ComponentName, DType, ModelState
 from segue.state.storage import Storage
 
 

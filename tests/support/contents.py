@@ -1,10 +1,13 @@
 """What lies in every unit of a scripted engine, and a host memory for it: so that no state is mixed, lost or late.
 
-A page holds the token of each position that was written to it, a slot a digest of all tokens that went through it.
+A page holds the token of each position that was written to it, a slot all tokens that went through it; with
+`states` there are real matrices and rings in the slots.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+
+from torch import Tensor
 
 from segue.batch.backups import Backup
 from segue.batch.request import Request
@@ -16,6 +19,7 @@ from segue.state.needs import first_window_page, page_count
 from segue.state.pool import Owner, Pool, PoolCounts
 from segue.state.spec import ComponentName
 from segue.state.tables import StateTables
+from tests.support.delta_model import DeltaStates, Tokens
 
 Unit = tuple[ComponentName, int]
 Page = dict[int, int]
@@ -30,7 +34,8 @@ class Contents:
     window: int | None
     components: frozenset[ComponentName]
     pages: dict[Unit, Page] = field(default_factory=dict)
-    slots: dict[Slot, int] = field(default_factory=dict)
+    slots: dict[Slot, Tokens] = field(default_factory=dict)
+    states: DeltaStates | None = None
 
     def compute(self, row: StepRow) -> None:
         """A row reads all that its positions may see, which must be its own request's, and writes its own."""
@@ -39,7 +44,7 @@ class Contents:
         self.require(request, tables, row.start)
         self.write(request, tables, row.start, row.depth)
         if tables.slot is not None:
-            self.slots[tables.slot] = _digest(request, row.depth)
+            self.slots[tables.slot] = _tokens(request, row.depth)
             if row.checkpoint is not None:
                 self.slots[row.checkpoint] = self.slots[tables.slot]
 
@@ -52,7 +57,7 @@ class Contents:
                 found = self.pages.get((name, page), {}).get(position)
                 assert found == request.token_at(position), f"{request.request_id} reads a foreign {name} position"
         if tables.slot is not None:
-            assert self.slots[tables.slot] == _digest(request, depth), f"{request.request_id} has a foreign slot"
+            assert self.slots[tables.slot] == _tokens(request, depth), f"{request.request_id} has a foreign slot"
 
     def write(self, request: Request, tables: StateTables, start: int, stop: int) -> None:
         """Positions [start, stop) of every paged component."""
@@ -71,7 +76,9 @@ class Contents:
             for index, unit in enumerate(row.units, row.first):
                 assert unit is not None
                 if row.component is ComponentName.RECURRENT:
-                    self.slots[Slot(unit)] = _digest(request, depth)
+                    self.slots[Slot(unit)] = _tokens(request, depth)
+                    if self.states is not None:
+                        self.states.arrive(Slot(unit), self.slots[Slot(unit)])
                     continue
                 stop = min(depth, (index + 1) * self.page_tokens)
                 positions = range(index * self.page_tokens, stop)
@@ -89,7 +96,8 @@ class ScriptedBackup:
     depth: int
     bytes: int
     pages: dict[tuple[ComponentName, int], Page]
-    slot: int | None
+    slot: Tokens | None
+    matrix: Tensor | None = None
     copied: bool = False
     hosted: bool = True
     broken: bool = False
@@ -125,6 +133,8 @@ class ScriptedStore:
         assert tables.slot is None or self.depths[tables.slot] == depth
         slot = None if tables.slot is None else self.contents.slots[tables.slot]
         backup = ScriptedBackup(depth, len(units), pages, slot, broken=self.breaks, units=units)
+        if tables.slot is not None and self.contents.states is not None:
+            backup.matrix = self.contents.states.save(tables.slot)
         self.backups.append(backup)
         self.outward.append(backup)
         if not self.slow:
@@ -176,10 +186,18 @@ class ScriptedStore:
             if tables.slot is not None:
                 assert backup.slot is not None
                 self.contents.slots[tables.slot] = backup.slot
+                if backup.matrix is not None and self.contents.states is not None:
+                    self.contents.states.fill(tables.slot, backup.matrix)
         else:
             return False
         backup.copied, backup.tables = True, None
         return True
+
+    @property
+    def awaited(self) -> set[Slot]:
+        """Slots whose state is still to come back."""
+        tables = [backup.tables for backup in self.inward if backup.tables is not None]
+        return {one.slot for one in tables if one.slot is not None}
 
     def check(self) -> None:
         assert all(one in self.backups for one in (*self.outward, *self.inward))
@@ -206,5 +224,5 @@ def _table(tables: StateTables, name: ComponentName) -> Sequence[int | None]:
     return tables.full if name is ComponentName.FULL else tables.window
 
 
-def _digest(request: Request, depth: int) -> int:
-    return hash(tuple(request.tokens(0, depth)))
+def _tokens(request: Request, depth: int) -> Tokens:
+    return tuple(request.tokens(0, depth))

@@ -28,48 +28,76 @@ from segue.engine_facts import EngineFacts
 from segue.ids import RequestId, RouterId, Slot
 from segue.state.needs import page_count
 from segue.state.pool import Pool
+from segue.state.recurrent import SlotStates
 from segue.state.replay_figures import ReplayFigures
 from segue.state.spec import ComponentName
 from tests.support.contents import Contents, ScriptedStore
+from tests.support.delta_model import DeltaStates
 
 EOS = 1
 
 
 @dataclass
 class SlotRecorder:
-    """A slot door that holds every slot to its rules: started once, only forward, released once."""
+    """A slot door that holds every slot to its rules: started once, only forward, released once.
+
+    Where the slots have real states, the real door to them is told too, and what each holds is looked at in `check`.
+    """
 
     contents: Contents = field(default_factory=lambda: Contents(1, None, frozenset()))
     depths: dict[Slot, int] = field(default_factory=dict)
+    store: ScriptedStore | None = None
 
     def start(self, slot: Slot) -> None:
         assert slot not in self.depths, f"slot {slot} is started twice"
         self.depths[slot] = 0
-        self.contents.slots[slot] = hash(())
+        self.contents.slots[slot] = ()
+        if self._door is not None:
+            self._door.start(slot)
 
     def resume(self, checkpoint: Slot, slot: Slot) -> None:
-        self.receive(slot, self.depths[checkpoint])
+        self._use(slot, self.depths[checkpoint])
         self.contents.slots[slot] = self.contents.slots[checkpoint]
+        if self._door is not None:
+            self._door.resume(checkpoint, slot)
 
     def receive(self, slot: Slot, depth: int) -> None:
-        assert slot not in self.depths, f"slot {slot} holds a state already"
-        self.depths[slot] = depth
+        self._use(slot, depth)
+        if self._door is not None:
+            self._door.receive(slot, depth)
 
     def advance(self, slot: Slot, depth: int) -> None:
         assert depth > self.depths[slot]
         self.depths[slot] = depth
+        if self._door is not None:
+            self._door.advance(slot, depth)
 
     def check(self) -> None:
-        pass
+        if (states := self.contents.states) is not None:
+            states.slots.check()
+            awaited = set() if self.store is None else self.store.awaited
+            states.require({slot: self.contents.slots[slot] for slot in self.depths if slot not in awaited})
 
     def figures(self) -> ReplayFigures:
-        return ReplayFigures()
+        return ReplayFigures() if self._door is None else self._door.figures()
 
     def whole(self, slot: Slot) -> None:
         assert slot in self.depths
+        if self._door is not None:
+            self._door.whole(slot)
 
     def release(self, slot: Slot) -> None:
         del self.depths[slot]
+        if self._door is not None:
+            self._door.release(slot)
+
+    @property
+    def _door(self) -> SlotStates | None:
+        return None if self.contents.states is None else self.contents.states.slots
+
+    def _use(self, slot: Slot, depth: int) -> None:
+        assert slot not in self.depths, f"slot {slot} holds a state already"
+        self.depths[slot] = depth
 
 
 @dataclass
@@ -109,6 +137,8 @@ class ScriptedRunner:
             self.contents.compute(row)
             if row.samples:
                 tokens.append(self.script.get((request.request_id, len(request.output)), 7))
+        if self.contents.states is not None:
+            self.contents.states.compute(plan)
         scores = tuple(
             Scores(row.scored.start + 1, [-float(at + 1) for at in row.scored], [()] * len(row.scored))
             for row in plan.scored_rows
@@ -135,6 +165,8 @@ def _host_memory(backups: int | None, slow: bool, forced_every: int, headroom: i
     return HostMemory(backups, slow, RetractionRules(headroom_steps=headroom, forced_every=forced_every))
 
 
+REPLAY_LENGTHS = st.sampled_from([1, 3, 8])
+"""Of scripted engines: an answer is often shorter than 8 tokens."""
 HOST_MEMORY = st.builds(
     _host_memory,
     backups=st.sampled_from([None, 0, 1, 9, 9]),
@@ -197,6 +229,7 @@ class Rig:
             assert not self.tree.forest.roots
         assert all(pool.free + pool.sink == pool.capacity for pool in self.engine.status().pools)
         assert self.slots.depths == {}
+        assert self.slots.figures().pending == 0
         assert self.store is None or not self.store.backups
 
 
@@ -220,15 +253,19 @@ def rig(
     backups: int | None = None,
     slow: bool = False,
     rules: RetractionRules | None = None,
+    replay_length: int = 1,
 ) -> Rig:
     """An engine of the given components; unit counts are without the sink. `cached`: prefixes outlive requests.
 
     With `backups` requests can be retracted, and host memory has room for so many; `slow` copies take a while.
+    With a `replay_length` above 1 the slots, if there are any, have real states and rings.
     """
     width = window if ComponentName.WINDOW in components else None
     sizes = {ComponentName.FULL: pages, ComponentName.WINDOW: window_pages, ComponentName.RECURRENT: slots}
     pools = {name: Pool(name, sizes[name] + 1) for name in ComponentName if name in components}
     contents = Contents(page_tokens, width, components)
+    if replay_length > 1 and ComponentName.RECURRENT in components:
+        contents.states = DeltaStates(slots + 1, replay_length, max_running + 1)
     recorder, clock = SlotRecorder(contents), Clock()
     shape = CacheShape(
         page_tokens=page_tokens,
@@ -242,7 +279,7 @@ def rig(
     holdings = Holdings(pools, recorder, page_tokens=page_tokens, window=width, reuse=reuse)
     store = retraction = None
     if backups is not None:
-        store = ScriptedStore(contents, pools, recorder.depths, backups, slow)
+        store = recorder.store = ScriptedStore(contents, pools, recorder.depths, backups, slow)
         retraction = Retraction(store, holdings, rules or RetractionRules(), clock)
     admission = Admission(
         {name: pool.usable_count for name, pool in pools.items()},

@@ -7,10 +7,10 @@ from torch import Tensor
 
 from segue.kernels.memory import StateMemory
 from segue.kernels.recurrence.rule import Rule
-from segue.state.spec import ComponentName, DType, StateTensor
+from segue.state.spec import MATRIX, ComponentName, DType, LayerRecord, StateTensor
 from segue.state.storage import TORCH_DTYPE
 
-MATRIX, RING_DELTA, RING_KEY, RING_DECAY = "matrix", "ring_delta", "ring_key", "ring_decay"
+RING_DELTA, RING_KEY, RING_DECAY = "ring_delta", "ring_key", "ring_decay"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +28,7 @@ class RecurrentShape:
         shape = (self.heads, self.key_dim, self.value_dim)
         return StateTensor(layer, MATRIX, ComponentName.RECURRENT, self.groups, shape, DType.FLOAT32)
 
-    def records(self, layer: int, dtype: DType) -> tuple[StateTensor, ...]:
+    def record(self, layer: int, dtype: DType) -> LayerRecord:
         """What a replayed step adds to a ring: its correction d, its key, and g, the log decays.
 
         `dtype` is that of d and the key. g is fp32 and summed from the ring's start, so that the decay between two
@@ -40,10 +40,11 @@ class RecurrentShape:
             RING_KEY: ((self.key_dim,), dtype),
             RING_DECAY: (decay, DType.FLOAT32),
         }
-        return tuple(
+        tensors = [
             StateTensor(layer, name, ComponentName.RECURRENT, self.groups, shape, part)
             for name, (shape, part) in parts.items()
-        )
+        ]
+        return LayerRecord(layer, self.rule.value, tuple(tensors))
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +65,9 @@ class Ring:
         return Ring(
             *(
                 torch.zeros(
-                    (rows, shape.groups, length - 1, *record.shape), dtype=TORCH_DTYPE[record.dtype], device=device
+                    (rows, shape.groups, length - 1, *tensor.shape), dtype=TORCH_DTYPE[tensor.dtype], device=device
                 )
-                for record in shape.records(0, dtype)
+                for tensor in shape.record(0, dtype).tensors
             )
         )
 

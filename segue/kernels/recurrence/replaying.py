@@ -10,12 +10,12 @@ from segue.kernels.memory import MemoryViews
 from segue.kernels.recurrence import batched
 from segue.kernels.recurrence.batched import StepRows
 from segue.kernels.recurrence.inputs import RecurrentInputs
-from segue.kernels.recurrence.memory import MATRIX, RING_DECAY, RING_DELTA, RING_KEY, RecurrentMemory, Ring
+from segue.kernels.recurrence.memory import RING_DECAY, RING_DELTA, RING_KEY, RecurrentMemory, Ring
 from segue.kernels.recurrence.rule import Rule
 from segue.kernels.scratch import Scratch
 from segue.runner.context import ReplayRows
 from segue.state.rings import Rings
-from segue.state.spec import StateTensor
+from segue.state.spec import MATRIX, LayerRecord
 from segue.state.storage import Storage
 
 
@@ -46,13 +46,12 @@ class ReplayedStep:
 class RingFolds:
     """Folds rings for whoever reads a slot (segue.state.recurrent.Replay)."""
 
-    def __init__(self, rings: Rings, storage: Storage, records: Sequence[StateTensor]) -> None:
+    def __init__(self, rings: Rings, storage: Storage, records: Sequence[LayerRecord]) -> None:
+        """`records` are of one rule (segue.state.rings.require_replay)."""
         self._rings = rings
         views = MemoryViews(storage)
-        decays = [record for record in records if record.name == RING_DECAY]
-        self._layers = [layer_memory(views, rings, record.layer) for record in decays]
-        # A correction is in the ring already: of the rule only counts whether decays are vectors [head, key dim].
-        (self._rule,) = {Rule.KIMI_DELTA if len(record.shape) == 2 else Rule.GATED_DELTA for record in decays}
+        self._layers = [layer_memory(views, rings, record.layer) for record in records]
+        (self._rule,) = {Rule(record.rule) for record in records}
 
     @property
     def length(self) -> int:
