@@ -50,6 +50,10 @@ class SnapshotWriting:
         future.add_done_callback(self._done)
         return future
 
+    def finish(self) -> None:
+        """Waits until everything that was submitted is written, or has failed."""
+        self._pool.submit(lambda: None).result()
+
     def close(self) -> None:
         """Whatever is being written is finished, nothing else is begun."""
         self._pool.shutdown(wait=True, cancel_futures=True)

@@ -13,9 +13,8 @@ class RetractionFigures:
     for it: `requests` different ones. `resumed` counts how often one continued from its backup, `recomputed` how often
     from its tokens: because host memory was used up, because it was still extending when it left, or because a digest
     differed after the copy back, which happened `mismatched` times. `restored` ones came with a state of their own, out
-    of a snapshot. `waiting` are off the device and in line to come back. `saved_bytes` and `restored_bytes` were copied,
-    which took `copy_s` from begin to end, and requests were off
-    the device for `away_s`, summed up.
+    of a snapshot. `waiting` are off the device and in line to come back. `saved_bytes` and `restored_bytes` were
+    copied, which took `copy_s` from begin to end, and requests were off the device for `away_s`, summed up.
 
     Completed forwards: `resumed_extend_tokens` positions of requests that continued from a backup were extended before
     their next retraction, which must be none. `recomputed_tokens` positions had been computed before.

@@ -1,0 +1,115 @@
+"""Engines that take snapshots of their requests and go on from those of others, stepped by hand."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from decode_service.retraction.config import RetractionConfig
+from decode_service.retraction.parts import retraction_parts
+from decode_service.snapshots.commands import SnapshotDone, TakeSnapshot
+from decode_service.snapshots.exports import Exports
+from decode_service.snapshots.identity import snapshot_identity
+from decode_service.snapshots.images import StateImages
+from decode_service.snapshots.restoring import Restored, Restoring
+from decode_service.snapshots.writing import SnapshotWriting, Written
+from kv_transfer.hosting.loading import Loaded, load
+from segue.batch.news import Ended
+from segue.batch.request import EmittedToken
+from segue.engine import Engine
+from segue.ids import Handle
+from segue.state.snapshot.config import SnapshotConfig
+from segue.state.snapshot.folder import SnapshotFolder
+from segue.wire import GenerateSpec
+from tests.handoff.pair import engine_config
+
+
+@dataclass
+class Room:
+    """An engine and its snapshot folder. `tokens` is what it put out, by handle."""
+
+    loaded: Loaded
+    exports: Exports
+    restoring: Restoring
+    done: list[SnapshotDone]
+    writing: SnapshotWriting
+    tokens: dict[Handle, list[EmittedToken]] = field(default_factory=dict)
+    ended: list[Ended] = field(default_factory=list)
+
+    @property
+    def engine(self) -> Engine:
+        return self.loaded.engine
+
+    def submit(self, spec: GenerateSpec, handle: int = 1) -> Handle:
+        self.engine.submit(spec, Handle(handle))
+        return Handle(handle)
+
+    def step(self) -> bool:
+        """Whether there was anything to compute."""
+        self.exports.turn()
+        record = self.engine.launch()
+        if record is not None:
+            news = self.engine.commit(record)
+            for handle, token in zip(news.handles, news.tokens, strict=True):
+                self.tokens.setdefault(handle, []).append(token)
+            self.ended += news.ended
+        self.ended += self.engine.take_ended()
+        self.engine.check()
+        return record is not None
+
+    def run(self) -> None:
+        while self.step():
+            pass
+
+    def until(self, handle: Handle, count: int) -> None:
+        """Steps until that many tokens have come."""
+        while len(self.tokens.get(handle, [])) < count:
+            assert self.step(), "nothing is computed any more"
+
+    def take(self, handle: Handle, *, copy: bool = False, served: int = 0) -> Written:
+        """A snapshot of a request, as it stands now. Raises what kept it from being taken."""
+        command = TakeSnapshot(handle, 0, copy, served, {})
+        self.exports.ask(command)
+        self.exports.turn()
+        self.writing.finish()
+        while self.done:
+            self.exports.done(self.done.pop())
+        self.ended += self.engine.take_ended()
+        self.engine.check()
+        return command.answer.result(timeout=0)
+
+    def open(self, spec: GenerateSpec, snapshot_id: str, emitted: list[int]) -> Restored:
+        return self.restoring.open(replace(spec, snapshot_id=snapshot_id, emitted=tuple(emitted)))
+
+    def restore(self, spec: GenerateSpec, snapshot_id: str, emitted: list[int], handle: int = 1) -> Handle:
+        """Goes on from a snapshot."""
+        asked = replace(spec, snapshot_id=snapshot_id, emitted=tuple(emitted))
+        restored = self.restoring.open(asked)
+        news = self.engine.restore(asked, Handle(handle), restored.image, restored.output)
+        for one, token in zip(news.handles, news.tokens, strict=True):
+            self.tokens.setdefault(one, []).append(token)
+        restored.claim.consume()
+        return Handle(handle)
+
+
+@contextmanager
+def room(model: Path, folder: Path, key_file: str = "", **changes: object) -> Iterator[Room]:
+    """Ended with all its ranks when the block ends."""
+    small: dict[str, object] = {"state_bytes": 8 << 20, "max_len": 512, "chunk_tokens": 32}
+    config = engine_config(model, "both", **{**small, **changes})
+    parts = retraction_parts(RetractionConfig(host_bytes=4 << 20), config.page_tokens)
+    loaded = load(config, lambda _: None, lambda _: None, parts)
+    built = loaded.built
+    assert built is not None
+    writing = SnapshotWriting(SnapshotFolder.open(SnapshotConfig(folder=str(folder), key_file=key_file)))
+    try:
+        images = StateImages(built.storage, built.slots, config.page_tokens, loaded.engine.facts.window)
+        identity = snapshot_identity(loaded.identity)
+        done: list[SnapshotDone] = []
+        exports = Exports(loaded.engine, images, writing, identity, done.append)
+        snapshots = SnapshotFolder.open(SnapshotConfig(folder=str(folder), key_file=key_file))
+        yield Room(loaded, exports, Restoring(snapshots, images.form, identity, "here"), done, writing)
+    finally:
+        writing.close()
+        if built.crew is not None:
+            built.crew.close()

@@ -1,0 +1,116 @@
+"""A request that is taken out of one engine goes on in another as if nothing had been, whatever the two are like."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from segue.batch.news import Ended
+from segue.batch.request import EmittedToken, FinishReason
+from segue.batch.sampling import SamplingParams
+from segue.ids import Handle, RequestId, RouterId
+from segue.wire import GenerateSpec
+from tests.decode_service.snapshots.rooms import room
+from tests.support.checkpoints import FULL, LINEAR, SLIDING, VOCAB, lara_mini_config, write_checkpoint
+
+TRAITS = {
+    "full": (FULL, FULL),
+    "full+window": (SLIDING, FULL),
+    "full+recurrent": (LINEAR, FULL),
+    "all": (LINEAR, SLIDING, FULL, LINEAR),
+}
+Models = Callable[[str], Path]
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
+    made: dict[str, Path] = {}
+
+    def model(traits: str) -> Path:
+        if traits not in made:
+            config = lara_mini_config(*TRAITS[traits], window=24)
+            made[traits] = write_checkpoint(config, tmp_path_factory.mktemp("model")).folder
+        return made[traits]
+
+    return model
+
+
+def asking(prompt: int = 37, output: int = 40, temperature: float = 0.0) -> GenerateSpec:
+    sampling = SamplingParams(
+        seed=2**63 - 5,
+        temperature=temperature,
+        top_p=1.0 if temperature == 0 else 0.9,
+        max_tokens=output,
+        ignore_eos=True,
+        logprobs=2,
+        presence_penalty=0.3,
+    )
+    return GenerateSpec(
+        router_id=RouterId("r"),
+        request_id=RequestId("q"),
+        attempt=0,
+        prompt=tuple((7 * i) % VOCAB for i in range(1, prompt + 1)),
+        sampling=sampling,
+    )
+
+
+def whole(model: Path, folder: Path, spec: GenerateSpec, **settings: object) -> list[EmittedToken]:
+    with room(model, folder, **settings) as made:
+        handle = made.submit(spec)
+        made.run()
+        return made.tokens[handle]
+
+
+def moved(
+    model: Path, folder: Path, spec: GenerateSpec, before: int, source: dict[str, object], target: dict[str, object]
+) -> list[EmittedToken]:
+    """The output with a move after `before` tokens. Nothing is extended after it, and nothing is left."""
+    with room(model, folder, **source) as made:
+        handle = made.submit(spec)
+        made.until(handle, before)
+        written = made.take(handle, served=before)
+        first = made.tokens[handle]
+        assert made.ended == [Ended(Handle(1), 0, FinishReason.MOVED, made.ended[0].usage, None, written.snapshot_id)]
+        assert not made.step()
+        assert made.engine.idle
+        assert all(pool.held == 0 for pool in made.engine.status().pools)
+    with room(model, folder, **target) as made:
+        made.restore(spec, written.snapshot_id, [token.token_id for token in first])
+        made.run()
+        status = made.engine.status()
+        assert status.prefill_tokens == 0
+        assert status.retraction.restored == 1
+        assert made.engine.idle
+        assert list(folder.iterdir()) == [] or not any(one.is_dir() for one in folder.iterdir())
+        return first + made.tokens[Handle(1)]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("traits", TRAITS)
+def test_tokens_and_logprobs_are_those_of_an_undisturbed_run(
+    models: Models, tmp_path: Path, traits: str, temperature: float
+) -> None:
+    model, spec = models(traits), asking(temperature=temperature)
+    assert moved(model, tmp_path, spec, 10, {}, {}) == whole(model, tmp_path, spec)
+
+
+@pytest.mark.parametrize(("source", "target"), [(1, 64), (64, 1), (16, 64)])
+def test_another_page_size_is_no_obstacle(models: Models, tmp_path: Path, source: int, target: int) -> None:
+    model, spec = models("all"), asking(70)
+    there: dict[str, object] = {"page_tokens": target, "state_bytes": 6 << 20}
+    assert moved(model, tmp_path, spec, 33, {"page_tokens": source}, there) == whole(model, tmp_path, spec)
+
+
+@pytest.mark.parametrize(("source", "target"), [(1, 2), (2, 1), (2, 2)])
+def test_another_number_of_ranks_is_no_obstacle(models: Models, tmp_path: Path, source: int, target: int) -> None:
+    model, spec = models("all"), asking()
+    found = moved(model, tmp_path, spec, 10, {"tp": source}, {"tp": target})
+    wanted = whole(model, tmp_path, spec)
+    assert [token.token_id for token in found] == [token.token_id for token in wanted]
+    assert max(abs(a.logprob - b.logprob) for a, b in zip(found, wanted, strict=True)) < 1e-4
+
+
+@pytest.mark.parametrize(("prompt", "before"), [(1, 1), (1, 2), (63, 1), (64, 1), (65, 2), (128, 3), (300, 1)])
+def test_odd_lengths_pass(models: Models, tmp_path: Path, prompt: int, before: int) -> None:
+    model, spec = models("all"), asking(prompt, 12)
+    assert moved(model, tmp_path, spec, before, {}, {}) == whole(model, tmp_path, spec)
