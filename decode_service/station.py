@@ -20,6 +20,7 @@ from decode_service.commands import (
 )
 from decode_service.intake import Intake, Reply
 from decode_service.snapshots.commands import SnapshotDone, TakeSnapshot
+from decode_service.snapshots.copying import Copies
 from decode_service.snapshots.exports import Exports, SnapshotFigures
 from decode_service.snapshots.restoring import Restored
 from kv_transfer.hosting.config import TransferConfig
@@ -27,7 +28,7 @@ from kv_transfer.hosting.loading import Loaded
 from kv_transfer.plan import Side
 from kv_transfer.receiver import Receiver
 from kv_transfer.reservations import Reservations
-from segue.batch.news import EngineNews
+from segue.batch.news import Ended, EngineNews
 from segue.batch.role import Role
 from segue.batch.suffix_costs import Rule
 from segue.engine import Engine
@@ -54,9 +55,14 @@ class DecodeStation:
     """Owns the engine, and what comes into it. A worker that computes its prompts itself expects nothing."""
 
     def __init__(
-        self, engine: Engine, intake: Intake | None, config: TransferConfig, exports: Exports | None = None
+        self,
+        engine: Engine,
+        intake: Intake | None,
+        config: TransferConfig,
+        exports: Exports | None = None,
+        copies: Copies | None = None,
     ) -> None:
-        self._exports = exports
+        self._exports, self._copies = exports, copies
         self._config, self._extend_by = config, Rule(config.extend_by)
         self._engine = engine
         self._intake = intake
@@ -66,16 +72,18 @@ class DecodeStation:
         self._told = False
 
     @staticmethod
-    def of(loaded: Loaded, config: TransferConfig, exports: Exports | None = None) -> "DecodeStation":
-        """A station for what was loaded."""
+    def of(
+        loaded: Loaded, config: TransferConfig, exports: Exports | None = None, copies: Copies | None = None
+    ) -> "DecodeStation":
+        """A station for what was loaded, which takes snapshots by `exports` and `copies` of them by policy."""
         engine = loaded.engine
         if loaded.built is None or engine.facts.role is not Role.DECODE:
-            return DecodeStation(engine, None, config, exports)
+            return DecodeStation(engine, None, config, exports, copies)
         facts = engine.facts
         reservations = Reservations(loaded.built.pools, time.monotonic, lease_s=config.lease_s)
         side = Side(facts.layouts, facts.page_tokens, facts.window)
         intake = Intake(engine, Receiver(reservations, loaded.built.storage, side))
-        return DecodeStation(engine, intake, config, exports)
+        return DecodeStation(engine, intake, config, exports, copies)
 
     def apply(self, command: Command) -> None:
         match command:
@@ -114,6 +122,8 @@ class DecodeStation:
         self._engine.expire()
         if self._exports is not None:
             self._exports.turn()
+        if self._copies is not None:
+            self._copies.turn()
         self._note_ended()
         record = self._engine.launch()
         self._note_ended()
@@ -121,6 +131,7 @@ class DecodeStation:
             news_of_step = self._engine.commit(record)
             self._step = news_of_step.step
             self._news.append(news_of_step)
+            self._forget_copies(news_of_step.ended)
         self._busy = record is not None
         if self._intake is not None:
             self._intake.call_again()
@@ -201,9 +212,15 @@ class DecodeStation:
         """Ends outside of steps are news, and free what their senders were promised."""
         if ended := self._engine.take_ended():
             self._news.append(EngineNews(self._step, ended=ended))
+            self._forget_copies(ended)
         if self._intake is not None:
             for one in ended:
                 self._intake.ended(one.handle)
+
+    def _forget_copies(self, ended: Sequence[Ended]) -> None:
+        if self._copies is not None:
+            for one in ended:
+                self._copies.ended(one.handle)
 
     def _take_news(self) -> DecodeNews | None:
         news = [one for one in self._news if not one.empty]

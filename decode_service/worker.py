@@ -283,8 +283,7 @@ class Worker:
         if self._fetches is not None:
             self._fetches.prepare(request.handle, spec)
         try:
-            if spec.snapshot_id:
-                restored = await self._opened(spec, request)
+            restored = await self._opened(spec, request)
             submit = Submit(spec, request.handle, restored)
             self._mailbox.offer(submit)
             awaited = await asyncio.wrap_future(submit.accepted)
@@ -305,12 +304,17 @@ class Worker:
         else:
             self._fetches.forget(request.handle)
 
-    async def _opened(self, spec: GenerateSpec, request: LiveRequest) -> Restored:
-        """The snapshot that a request goes on from. Raises what is wrong with it."""
-        restored = await self.snapshots.open(spec)
-        if request.leaving or self._over:
+    async def _opened(self, spec: GenerateSpec, request: LiveRequest) -> Restored | None:
+        """The snapshot that a request goes on from, if it does. Raises what is wrong with one that was named."""
+        if spec.snapshot_id:
+            restored: Restored | None = await self.snapshots.open(spec)
+        elif spec.emitted and self._snapshots is not None:
+            restored = await self._snapshots.find_copy(spec)
+        else:
+            return None
+        if restored is not None and (request.leaving or self._over):
             await self.snapshots.release(restored)
-            raise Cancelled(f"the router left while snapshot {spec.snapshot_id} was opened")
+            raise Cancelled(f"the router left while a snapshot of request {spec.request_id} was opened")
         return restored
 
     async def _consume(self, restored: Restored, request: LiveRequest) -> None:
@@ -323,8 +327,10 @@ class Worker:
 
     def _station(self, loaded: Loaded) -> DecodeStation:
         """On the engine thread."""
-        exports = None if self._snapshots is None else self._snapshots.exports(loaded, self._mailbox.put)
-        return DecodeStation.of(loaded, self._transfer, exports)
+        if self._snapshots is None:
+            return DecodeStation.of(loaded, self._transfer)
+        exports = self._snapshots.exports(loaded, self._mailbox.put)
+        return DecodeStation.of(loaded, self._transfer, exports, self._snapshots.copies(loaded, exports))
 
     async def _hello(self, incoming: AsyncIterator[RouterMessage]) -> Attach:
         try:

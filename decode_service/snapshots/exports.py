@@ -82,8 +82,7 @@ class Exports:
         for one in asked:
             command = one.command
             try:
-                self._writing.require_room()
-                taken = self._take(command)
+                taken = self.take(command)
             except SnapshotNotReady as error:
                 if self._clock() < one.until:
                     self._asked.append(one)
@@ -119,8 +118,12 @@ class Exports:
             self._figures = replace(figures, failed=figures.failed + 1)
             asked.answer.set_exception(command.error)
 
-    def _take(self, command: TakeSnapshot) -> bool:
-        """Raises SnapshotNotReady when there is no whole state here now. False when the request is gone."""
+    def take(self, command: TakeSnapshot) -> bool:
+        """Takes the image that is asked for and has it written. False when the request is gone.
+
+        Raises SnapshotNotReady when there is no whole state here now, or too many images wait to be written.
+        """
+        self._writing.require_room()
         request = self._engine.park(command.handle, command.attempt)
         if request is None:
             return False

@@ -3,15 +3,17 @@
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from decode_service.snapshots.commands import SnapshotDone
+from decode_service.snapshots.copying import Copies
 from decode_service.snapshots.exports import Exports
 from decode_service.snapshots.identity import snapshot_identity
 from decode_service.snapshots.images import StateImages
 from decode_service.snapshots.restoring import Restored, Restoring
 from decode_service.snapshots.writing import SnapshotWriting
 from kv_transfer.hosting.loading import Loaded
-from segue.errors import InvalidRequest, ServingError, SnapshotManifestInvalid
+from segue.errors import InvalidRequest, ServingError, SnapshotError, SnapshotManifestInvalid
 from segue.ids import WorkerId
 from segue.state.snapshot.config import SnapshotConfig
 from segue.state.snapshot.fields import Fields, JsonObject, from_json
@@ -49,6 +51,25 @@ class Snapshots:
             return Fields({"about": from_json(raw or b"{}", "about")}, "the request").object("about")
         except SnapshotManifestInvalid as error:
             raise InvalidRequest(f"a snapshot was asked for: {error.message}") from error
+
+    def copies(self, loaded: Loaded, exports: Exports) -> Copies | None:
+        """What takes copies by policy; None when none are wanted."""
+        config = self._config
+        if not (config.every_tokens or config.every_s):
+            return None
+        return Copies(loaded.engine, exports, self._writing, every_tokens=config.every_tokens, every_s=config.every_s)
+
+    async def find_copy(self, spec: GenerateSpec) -> Restored | None:
+        """The newest copy of a request that was lost with its worker, claimed and loaded; None when none is of use."""
+        if not (self._config.every_tokens or self._config.every_s):
+            return None
+        for one in reversed(await asyncio.to_thread(self._folder.list)):
+            if (one.kind, one.request_id) == ("copy", spec.request_id):
+                try:
+                    return await self.open(replace(spec, snapshot_id=one.snapshot_id))
+                except SnapshotError as error:
+                    log.info("copy %s of request %s is of no use: %s", one.snapshot_id, spec.request_id, error.message)
+        return None
 
     async def open(self, spec: GenerateSpec) -> Restored:
         """Claims and loads the snapshot that a request goes on from. Raises what is wrong with it; then it stays."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 
 from decode_service.snapshots.images import StateImage
-from segue.errors import SnapshotNotReady
+from segue.errors import SnapshotError, SnapshotNotReady
 from segue.state.snapshot.folder import SnapshotFolder
 from segue.state.snapshot.manifest import FORMAT_VERSION, Manifest, ManifestRequest, ManifestState
 
@@ -50,6 +50,10 @@ class SnapshotWriting:
         future.add_done_callback(self._done)
         return future
 
+    def discard(self, snapshot_id: str) -> None:
+        """Nobody needs that snapshot any more."""
+        self._pool.submit(self._delete, snapshot_id)
+
     def finish(self) -> None:
         """Waits until everything that was submitted is written, or has failed."""
         self._pool.submit(lambda: None).result()
@@ -60,6 +64,13 @@ class SnapshotWriting:
 
     def _done(self, _: "Future[Written]") -> None:
         self._under_way -= 1
+
+    def _delete(self, snapshot_id: str) -> None:
+        try:
+            self._folder.delete(snapshot_id)
+        except SnapshotError as error:
+            # Used up by whoever goes on from it, or it will expire.
+            log.info("snapshot %s was not deleted: %s", snapshot_id, error.message)
 
     def _write(self, image: StateImage, request: ManifestRequest, state: ManifestState) -> Written:
         with self._folder.begin(image.bytes) as writer:

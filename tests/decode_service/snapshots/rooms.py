@@ -93,7 +93,7 @@ class Room:
 
 
 @contextmanager
-def room(model: Path, folder: Path, key_file: str = "", **changes: object) -> Iterator[Room]:
+def room(model: Path, folder: Path, **changes: object) -> Iterator[Room]:
     """Ended with all its ranks when the block ends."""
     small: dict[str, object] = {"state_bytes": 8 << 20, "max_len": 512, "chunk_tokens": 32}
     config = engine_config(model, "both", **{**small, **changes})
@@ -101,13 +101,13 @@ def room(model: Path, folder: Path, key_file: str = "", **changes: object) -> It
     loaded = load(config, lambda _: None, lambda _: None, parts)
     built = loaded.built
     assert built is not None
-    writing = SnapshotWriting(SnapshotFolder.open(SnapshotConfig(folder=str(folder), key_file=key_file)))
+    writing = SnapshotWriting(SnapshotFolder.open(SnapshotConfig(folder=str(folder))))
     try:
         images = StateImages(built.storage, built.slots, config.page_tokens, loaded.engine.facts.window)
         identity = snapshot_identity(loaded.identity)
         done: list[SnapshotDone] = []
         exports = Exports(loaded.engine, images, writing, identity, done.append)
-        snapshots = SnapshotFolder.open(SnapshotConfig(folder=str(folder), key_file=key_file))
+        snapshots = SnapshotFolder.open(SnapshotConfig(folder=str(folder)))
         yield Room(loaded, exports, Restoring(snapshots, images.form, identity, "here"), done, writing)
     finally:
         writing.close()
