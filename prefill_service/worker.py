@@ -104,8 +104,7 @@ class PrefillWorker:
             self._mailbox.put(report)
             self._question = asyncio.wrap_future(report.answer)
         figures = await asyncio.shield(self._question)
-        layouts = self._identity.facts.layouts
-        return worker_status(self.worker_id, figures, layouts, Transfers(), ready=self.ready)
+        return worker_status(self.worker_id, self._identity.facts, figures, Transfers(), ready=self.ready)
 
     async def serve(self, incoming: AsyncIterator[FromReceiver]) -> AsyncGenerator[FromSender, None]:
         """One call of a decode worker, from its Start to its end. Raises what refused or broke it."""

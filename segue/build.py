@@ -4,7 +4,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
 import numpy as np
@@ -52,6 +52,8 @@ from segue.weights.source import LoadProgress, WeightSource
 SCORED_BYTES_MAX = 64 << 20
 """What the logits of one step's scored positions may take up."""
 _BUILD_S = 600.0
+RANK_COMMAND = (sys.executable, "-m", "segue.rank")
+"""Starts a rank above 0."""
 TRACK_INTERVAL = 256
 """Tokens between two decode checkpoints, where the grid allows."""
 
@@ -99,17 +101,21 @@ def load_engine(
 
 
 def open_model(
-    config: EngineConfig, folder: ModelFolder, progress: Callable[[LoadProgress], None] = lambda _: None
+    config: EngineConfig,
+    folder: ModelFolder,
+    progress: Callable[[LoadProgress], None] = lambda _: None,
+    rank_command: Sequence[str] = RANK_COMMAND,
 ) -> tuple[Model, Crew | None]:
     """The folder's model, and the other ranks that compute it if there are any.
 
+    `rank_command` starts one of those; this process's id is its last word.
     Raises as `load_engine` does, and RankLost.
     """
     _set_threads(config)
     options = _options(config)
     if config.tp == 1:
         return build_model(folder.config, WeightSource(folder.files, progress), options), None
-    crew = Crew(config.tp, [sys.executable, "-m", "segue.rank", str(os.getpid())], config.rank_limit_s)
+    crew = Crew(config.tp, [*rank_command, str(os.getpid())], config.rank_limit_s)
     try:
         crew.introduce(
             json.dumps({"config": {**asdict(config), "model": str(config.model)}, "folder": crew.folder}).encode()

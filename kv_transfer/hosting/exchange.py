@@ -92,7 +92,7 @@ class Exchange:
             worker_id=worker_id,
             protocol_version=PROTOCOL_VERSION,
             fingerprint=identity.fields,
-            tp_size=facts.layouts[0].shard.tp_size if facts.layouts else 1,
+            tp_size=facts.tp_size,
             arena=self.arena,
             process=own_process(),
         )

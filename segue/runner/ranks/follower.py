@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from segue.batch.step import IntArray
 from segue.ids import Slot
@@ -20,6 +21,9 @@ from segue.state.layout import Shard, layouts
 from segue.state.rings import Rings
 from segue.state.spec import ComponentName
 from segue.state.storage import Storage, arena_bytes
+
+CarryOut: TypeAlias = Callable[[Order, IntArray], None]
+"""What does an order, whatever that takes. Raises RankLost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,18 +99,18 @@ def answer_call() -> Call:
     return Call(rank, SharedMemory(memory), Frames(socket.socket(fileno=orders)))
 
 
-def follow(call: Call, make: Callable[[bytes, Call], Follower]) -> None:
+def follow(call: Call, make: Callable[[bytes, Call], CarryOut]) -> None:
     """Carries out orders until rank 0 ends. `make` builds the rank from what rank 0 says first. Raises RankLost."""
     with _until_rank_0_ends():
         about = call.orders.take_bytes()
-    follower, order = make(about, call), Order.BUILD
+    carry_out, order = make(about, call), Order.BUILD
     while True:
         with _until_rank_0_ends():
             if order in ANSWERED:
                 call.orders.put_bytes(order.name.encode())
             number, values = call.orders.take()
         order = Order(number)
-        follower.carry_out(order, values)
+        carry_out(order, values)
 
 
 @contextlib.contextmanager
