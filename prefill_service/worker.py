@@ -111,7 +111,7 @@ class PrefillWorker:
         if self._refusal is not None:
             raise WorkerUnavailable(f"worker {self.worker_id}: {self._refusal}")
         start = await self._hello(incoming)
-        outbox = Outbox(asyncio.get_running_loop(), self.exchange.storage.arena)
+        outbox = Outbox(asyncio.get_running_loop(), self.exchange.storage.regions)
         serving = await self._accept(start, outbox)
         answering = asyncio.current_task()
         listening = asyncio.create_task(serving.listen(start, incoming))

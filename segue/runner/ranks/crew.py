@@ -167,6 +167,8 @@ class Crew:
             with self._lost_once:
                 if not self.lost.done():
                     self.lost.set_exception(verdict)
+            # One that is stopped keeps its connections: others would wait for it.
+            member.process.kill()
             # The engine thread may wait for its answer.
             member.orders.shut()
 
