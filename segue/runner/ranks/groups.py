@@ -115,8 +115,9 @@ class NcclGroup:
         return part
 
     def all_parts(self, part: Tensor) -> list[Tensor]:
+        part = part.contiguous()
         parts = [torch.empty_like(part) for _ in range(self._shard.tp_size)]
-        self._group.allgather([parts], [part.contiguous()]).wait()
+        self._group.allgather([parts], [part]).wait()
         return parts
 
     def gather(self, part: Tensor) -> list[Tensor]:

@@ -60,8 +60,10 @@ class Device:
         counts = {layout.component: units for layout in made}
         self.storage = Storage(made, counts, torch.device(device))
         if tp > 1:
+            count = torch.cuda.device_count()
+            places = [device if device == "cpu" else f"cuda:{rank % count}" for rank in range(tp)]
             self.storage = SharedStorage(
-                made, counts, lambda size: [torch.zeros(size, dtype=torch.uint8, device=device) for _ in range(tp)]
+                made, counts, lambda size: [torch.zeros(size, dtype=torch.uint8, device=place) for place in places]
             )
         self.scribble(0)
         self.pools = {layout.component: Pool(layout.component.value, units) for layout in made}

@@ -3,6 +3,7 @@
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from torch import Tensor
 
@@ -10,7 +11,8 @@ from decode_service.retraction.config import RetractionConfig
 from decode_service.retraction.parts import retraction_parts
 from segue.build import assemble, open_model
 from segue.runner.context import Model, StepContext
-from segue.runner.ranks.orders import Order, encode_step
+from segue.runner.ranks.orders import COMPONENTS, Order, decode_allocation, encode_allocation, encode_step
+from segue.state.spec import ComponentName
 from segue.weights.folder import ModelFolder
 from tests.handoff.pair import engine_config
 from tests.runner.ranks.engines import SMALL, answers, asking
@@ -48,11 +50,30 @@ def test_all_ranks_take_the_steps_of_rank_0_in_its_order(hybrid: Path, tmp_path:
         answers(built, asking())
         answers(built, asking())
         status = built.engine.status()
+        crew.broadcast(Order.SETTLE)
+        crew.wait_done(Order.SETTLE)
     assert status.retraction.resumed > 5
     assert status.replay.folds_read > 5
     assert any(hits.tokens for hits in status.cache.hits)
     for rank in range(1, tp):
         carried_out = (tmp_path / str(rank)).read_text().splitlines(keepends=True)
         assert [one for one in carried_out if one.startswith(Order.COMPUTE.name)] == recorded.steps
+        assert carried_out[-1].startswith(Order.SETTLE.name)
         assert sum(one.startswith(Order.FOLD.name) for one in carried_out) == status.replay.folds_read
     assert len(recorded.steps) == status.steps > 50
+
+
+def test_every_rank_finds_its_own_handle_in_an_allocation() -> None:
+    counts = dict.fromkeys(COMPONENTS, 7)
+    handles = [np.array([rank, 10 * rank]) for rank in (1, 2, 3)]
+    values = encode_allocation(counts, 5, 8, handles)
+    for rank in (1, 2, 3):
+        *facts, handle = decode_allocation(values, rank)
+        assert facts == [counts, 5, 8]
+        assert handle is not None
+        assert handle.tolist() == [rank, 10 * rank]
+
+
+def test_an_allocation_of_a_model_without_some_component_has_no_units_of_it() -> None:
+    values = encode_allocation({ComponentName.FULL: 7}, 0, 1, [])
+    assert decode_allocation(values, 1) == ({**dict.fromkeys(COMPONENTS, 0), ComponentName.FULL: 7}, 0, 1, None)
