@@ -124,7 +124,7 @@ def open_model(
             json.dumps({"config": {**asdict(config), "model": str(config.model)}, "folder": crew.folder}).encode()
         )
         ranks = ProcessRanks(Shard(0, config.tp), devices, ordered=config.deterministic)
-        crew.lost.add_done_callback(lambda _: ranks.abandon())
+        crew.at_end(ranks.abandon)
         model = build_model(folder.config, WeightSource(folder.files, progress), replace(options, ranks=ranks))
         crew.wait_done(Order.BUILD, _BUILD_S)
         crew.broadcast(Order.MEET)

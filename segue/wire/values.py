@@ -44,7 +44,7 @@ __all__ = [
     "WorkerStatus",
 ]
 
-PROTOCOL_VERSION = 3
+PROTOCOL_VERSION = 4
 
 
 @dataclass(frozen=True, slots=True)

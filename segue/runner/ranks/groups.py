@@ -27,7 +27,7 @@ class Group(Protocol):
         """In rank order, on rank 0; elsewhere nothing."""
 
     def abort(self) -> None:
-        """Whoever waits for another rank waits no longer. From any thread."""
+        """Whoever waits for another rank waits no longer, nobody waits again. From any thread, also more than once."""
 
 
 def meet(folder: str, shard: Shard, devices: Sequence[torch.device], limit_s: float) -> Group:
@@ -105,16 +105,19 @@ class NcclGroup:
         os.environ["TORCH_NCCL_ENABLE_MONITORING"] = "0"
         os.environ["NCCL_SOCKET_IFNAME"] = "lo"
         self._shard = shard
+        self._aborted = False
         # Not in every build of torch.
         group = dist.ProcessGroupNCCL(store, shard.tp_rank, shard.tp_size, dist.ProcessGroupNCCL.Options())
         self._group = cast(_Torch, group)
 
     def sum(self, part: Tensor) -> Tensor:
+        self._require_whole()
         part = part.contiguous()
         self._group.allreduce([part]).wait()
         return part
 
     def all_parts(self, part: Tensor) -> list[Tensor]:
+        self._require_whole()
         part = part.contiguous()
         parts = [torch.empty_like(part) for _ in range(self._shard.tp_size)]
         self._group.allgather([parts], [part]).wait()
@@ -125,4 +128,11 @@ class NcclGroup:
         return parts if self._shard.tp_rank == 0 else []
 
     def abort(self) -> None:
-        self._group.abort()
+        if not self._aborted:
+            self._aborted = True
+            self._group.abort()
+
+    def _require_whole(self) -> None:
+        # The library might connect anew, and wait for who does not come.
+        if self._aborted:
+            raise RuntimeError("a rank is gone")

@@ -10,6 +10,8 @@ from segue.errors import RankLost
 from segue.runner.ranks.groups import Group, meet
 from segue.state.layout import Shard
 
+_ABANDON_S = 2.0
+
 
 class ProcessRanks:
     """One rank's end of the group (segue.layers.ranks.Ranks). With `ordered` a sum does not depend on the batch."""
@@ -37,9 +39,12 @@ class ProcessRanks:
         assert met == shard.tp_size, f"{met} ranks have met, not {shard.tp_size}"
 
     def abandon(self) -> None:
-        """A rank is known to be lost: who waits for it in a sum waits no longer. From any thread; does not wait."""
+        """A rank is gone: who waits for it in a sum waits no longer. From any thread, also more than once."""
         if (group := self._met) is not None:
-            threading.Thread(target=group.abort, name="abandoning ranks", daemon=True).start()
+            # What waits for a device may take long to give up, and whoever calls has more to do.
+            giving_up = threading.Thread(target=group.abort, name="abandoning ranks", daemon=True)
+            giving_up.start()
+            giving_up.join(_ABANDON_S)
 
     @property
     def _group(self) -> Group:

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from decode_service.retraction.config import BackendName, RetractionConfig
+from decode_service.retraction.copies import All
 from segue.state.spec import ComponentName, DType
 from tests.decode_service.retraction.devices import (
     ALL,
@@ -99,6 +100,26 @@ def test_what_every_rank_has_comes_back_from_its_region_to_its_region(
         device.scatter(tp)
         for depth in (1, 5, 33):
             round_trip(device, depth)
+
+
+class Reached:
+    """A mark of some device."""
+
+    def __init__(self, *, reached: bool) -> None:
+        self.reached = reached
+
+    def query(self) -> bool:
+        return self.reached
+
+
+def test_a_copy_has_finished_when_every_device_has_its_part() -> None:
+    marks = [Reached(reached=False) for _ in range(2)]
+    copied = All(marks)
+    assert not copied.query()
+    marks[1].reached = True
+    assert not copied.query()
+    marks[0].reached = True
+    assert copied.query()
 
 
 @settings(max_examples=60)
