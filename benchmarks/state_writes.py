@@ -138,7 +138,7 @@ def _fill(storage: Storage) -> None:
 
 def _agent(storage: Storage) -> NixlAgent:
     scratch = Scratch(storage.arena.device)
-    return NixlAgent(f"writes-{uuid.uuid4().hex}", storage.arena, scratch.memory, NixlConfig())
+    return NixlAgent(f"writes-{uuid.uuid4().hex}", storage.regions, scratch.memory, NixlConfig())
 
 
 def _rows(plan: TransferPlan, placement: Placement) -> list[UnitRow]:

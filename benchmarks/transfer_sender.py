@@ -18,6 +18,7 @@ from kv_transfer.outbox import Outbox
 from kv_transfer.sender import WRITE_BYTES_MAX
 from segue.handoff import Start, Ticket
 from segue.ids import RequestId, ReservationId
+from segue.state.regions import Regions
 from segue.v1 import transfer_pb2 as pb
 from segue.v1 import transfer_pb2_grpc
 from segue.wire.transfer_stream import receiver_message_from_proto, sender_message_to_proto
@@ -45,7 +46,7 @@ def send(way: str, ucx_tls: str, arena_bytes: int, pipe: "Connection[Any, Any]")
 
 
 def _send_by_nixl(arena: torch.Tensor, ucx_tls: str, pipe: "Connection[Any, Any]") -> None:
-    agent = NixlAgent("sender", arena, torch.zeros(64, dtype=torch.uint8), NixlConfig(ucx_tls=ucx_tls))
+    agent = NixlAgent("sender", Regions([arena]), torch.zeros(64, dtype=torch.uint8), NixlConfig(ucx_tls=ucx_tls))
     peer = pipe.recv()
     agent.connect(peer).result(WAIT_S)
     pipe.send("ready")
@@ -90,7 +91,7 @@ class _Prefill(transfer_pb2_grpc.PrefillServicer):
         start = receiver_message_from_proto(await anext(request_iterator))
         assert isinstance(start, Start)
         blocks: Blocks = np.array(json.loads(start.request.extension), dtype=np.int64)
-        outbox = Outbox(asyncio.get_running_loop(), self._arena)
+        outbox = Outbox(asyncio.get_running_loop(), Regions([self._arena]))
         outbox.put_blocks(TICKET, blocks, "the benchmark")
         outbox.finish()
         async with aclosing(outbox.messages()) as messages:

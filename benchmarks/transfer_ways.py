@@ -23,6 +23,7 @@ from segue.batch.submission import GenerateSpec
 from segue.handoff import BlockBytes, Part, Start, TransportName, UnitRow
 from segue.ids import RequestId, RouterId, WorkerId
 from segue.peering import ArenaMap, ArenaPart
+from segue.state.regions import Regions
 from segue.state.spec import ComponentName
 from segue.wire.peer_client import PeerClient
 
@@ -36,7 +37,9 @@ class Way(Protocol):
 
 class NixlWay:
     def __init__(self, arena: torch.Tensor, ucx_tls: str, pipe: "Connection[Any, Any]") -> None:
-        self._agent = NixlAgent("receiver", arena, torch.zeros(64, dtype=torch.uint8), NixlConfig(ucx_tls=ucx_tls))
+        self._agent = NixlAgent(
+            "receiver", Regions([arena]), torch.zeros(64, dtype=torch.uint8), NixlConfig(ucx_tls=ucx_tls)
+        )
         self._agent.expect()
         self._pipe = pipe
         pipe.send(self._agent.endpoint)
@@ -78,7 +81,7 @@ class GrpcWay:
         while missing:
             message = await call.read()
             assert isinstance(message, BlockBytes)
-            put_message(self._arena, self._map, message, self._rows)
+            put_message(Regions([self._arena]), self._map, message, self._rows)
             missing -= len(message.payload)
         call.cancel()
 

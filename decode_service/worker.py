@@ -204,8 +204,8 @@ class Worker:
             self._mailbox.put(report)
             self._question = asyncio.wrap_future(report.answer)
         figures = await asyncio.shield(self._question)
-        layouts = self._identity.facts.layouts
-        return worker_status(self.worker_id, figures.engine, layouts, figures.transfers, ready=self.ready)
+        facts = self._identity.facts
+        return worker_status(self.worker_id, facts, figures.engine, figures.transfers, ready=self.ready)
 
     async def drain(self, budget_s: float) -> None:
         """Lets live requests finish within the budget, ends the rest with an error, and ends every stream.

@@ -21,7 +21,7 @@ _FLAGS = {
     "dtype": ("engine.dtype", "float32 or bfloat16"),
     "kv-dtype": ("engine.kv_dtype", "fp8: keys and values in 8 bits (default: as computed)"),
     "replay-length": ("engine.replay_length", "write recurrent layers' matrix states every 8, 16 or 32 decode steps"),
-    "device": ("engine.device", "cpu or cuda"),
+    "device": ("engine.device", "cpu, cuda, or the device of each rank: cuda:0,cuda:1"),
     "tp": ("engine.tp", "tensor-parallel ranks that share each worker"),
     "prefill-tp": ("prefill.tp", "ranks of each prefill worker, where that differs"),
     "decode-tp": ("decode.tp", "ranks of each decode worker, where that differs"),

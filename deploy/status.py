@@ -17,6 +17,7 @@ _HEAD = (
     "worker",
     "address",
     "state",
+    "ranks",
     "load",
     "running",
     "waiting",
@@ -76,11 +77,12 @@ def table(rows: Sequence[WorkerRow]) -> str:
 
 def _cells(row: WorkerRow) -> tuple[str, ...]:
     status = row.status
-    own = ("?", "?", "?", "?", "?")
+    ranks, own = "?", ("?", "?", "?", "?", "?")
     if not isinstance(status, ServingError):
         pools = ", ".join(_pool(pool) for pool in status.pools)
+        ranks = str(status.tp_size)
         own = (str(status.running), str(status.waiting), _reused(status.cache.hit_share), _retracted(status), pools)
-    return (row.role, row.worker_id, row.address, row.state, str(row.load), *own)
+    return (row.role, row.worker_id, row.address, row.state, ranks, str(row.load), *own)
 
 
 def _reused(share: float | None) -> str:

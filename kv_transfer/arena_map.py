@@ -14,9 +14,10 @@ def map_arena(storage: Storage) -> ArenaMap:
     parts = []
     for rank, shard in enumerate(storage.ranks):
         for component, layout in shard.layouts.items():
-            base = int(shard.unit_bytes(component, 0).storage_offset()) - int(storage.arena.storage_offset())
+            within = int(shard.unit_bytes(component, 0).storage_offset()) - int(shard.arena.storage_offset())
+            base = storage.regions.starts[rank] + within
             parts.append(ArenaPart(component, base, layout.unit_bytes, shard.units(component), rank))
-    return ArenaMap(storage.arena.numel(), tuple(parts))
+    return ArenaMap(storage.regions.bytes, tuple(parts))
 
 
 def side_of_peer(ours: Side, tp_size: int) -> Side:

@@ -13,18 +13,19 @@ from kv_transfer.blocks import Blocks, batches
 from segue.errors import TransferFailed, TransferRefused
 from segue.handoff import BlockBytes, Ticket, UnitRow
 from segue.peering import ArenaMap
+from segue.state.regions import Regions
 
 MESSAGE_BYTES = 1 << 20
 
 
-def cut_messages(arena: torch.Tensor, ticket: Ticket, blocks: Blocks) -> Iterator[BlockBytes]:
+def cut_messages(regions: Regions, ticket: Ticket, blocks: Blocks) -> Iterator[BlockBytes]:
     """Messages of at most MESSAGE_BYTES that carry the blocks' source bytes; cut only when the next one is wanted."""
     for batch in batches(blocks, MESSAGE_BYTES):
-        payload = b"".join([arena[source : source + size].cpu().numpy().data for source, _, size in batch.tolist()])
+        payload = b"".join([regions.piece(source, size).cpu().numpy().data for source, _, size in batch.tolist()])
         yield BlockBytes(ticket, tuple(batch[:, 1].tolist()), tuple(batch[:, 2].tolist()), payload, zlib.crc32(payload))
 
 
-def put_message(arena: torch.Tensor, arena_map: ArenaMap, message: BlockBytes, rows: Sequence[UnitRow]) -> None:
+def put_message(regions: Regions, arena_map: ArenaMap, message: BlockBytes, rows: Sequence[UnitRow]) -> None:
     """Writes a message's bytes where it says, if `rows` (what its ticket may write now) cover every byte of it.
 
     Raises TransferFailed for bytes that arrived damaged and TransferRefused for bytes that are not for these rows;
@@ -38,11 +39,11 @@ def put_message(arena: torch.Tensor, arena_map: ArenaMap, message: BlockBytes, r
     payload = np.frombuffer(message.payload, dtype=np.uint8)
     taken = 0
     for offset, length in zip(message.offsets, message.lengths, strict=True):
-        piece = payload[taken : taken + length]
-        if arena.is_cuda:
-            arena[offset : offset + length] = torch.from_numpy(piece.copy())
+        piece, place = payload[taken : taken + length], regions.piece(offset, length)
+        if place.is_cuda:
+            place.copy_(torch.from_numpy(piece.copy()))
         else:
-            arena.numpy()[offset : offset + length] = piece
+            place.numpy()[:] = piece
         taken += length
 
 

@@ -11,7 +11,7 @@ def candidates(ours: Introduction, theirs: Introduction) -> tuple[TransportName,
     emulation that is slower than messages.
     """
     found = [TransportName.GRPC]
-    if ours.nixl is not None and theirs.nixl is not None and ours.nixl.arena.device == theirs.nixl.arena.device:
+    if ours.nixl is not None and theirs.nixl is not None and ours.nixl.device == theirs.nixl.device:
         found.insert(0, TransportName.NIXL)
     if ours.process == theirs.process:
         found.insert(0, TransportName.LOCAL)

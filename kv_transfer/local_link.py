@@ -2,10 +2,9 @@
 
 from concurrent.futures import Future
 
-import torch
-
 from kv_transfer.blocks import Blocks, check_bounds
 from segue.handoff import Ticket, TransportName
+from segue.state.regions import Regions
 
 
 class LocalLink:
@@ -13,15 +12,15 @@ class LocalLink:
 
     transport = TransportName.LOCAL
 
-    def __init__(self, source: torch.Tensor, target: torch.Tensor) -> None:
-        """Both are whole arenas, uint8."""
+    def __init__(self, source: Regions, target: Regions) -> None:
+        """All memory of either worker."""
         self._source = source
         self._target = target
 
     def write(self, ticket: Ticket, blocks: Blocks, what: str) -> "Future[None]":
-        check_bounds(blocks, self._source.numel(), self._target.numel())
+        check_bounds(blocks, self._source.bytes, self._target.bytes)
         for source, target, size in blocks.tolist():
-            self._target[target : target + size] = self._source[source : source + size]
+            self._target.piece(target, size).copy_(self._source.piece(source, size))
         done: Future[None] = Future()
         done.set_result(None)
         return done

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -20,8 +20,11 @@ from numpy.typing import NDArray
 from kv_transfer.blocks import Blocks, byte_count, check_bounds
 from segue.errors import ConfigError, PeerLost, ServingError, TransferFailed, TransferRefused
 from segue.peering import MemoryRegion, NixlEndpoint, metadata_digest
+from segue.state.regions import Regions
 
 T = TypeVar("T")
+Places: TypeAlias = tuple[MemoryRegion, ...]
+"""Memory of one process, by offset."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,18 +60,19 @@ class _Flight:
 
 
 class NixlAgent:
-    """One agent over one arena, which is registered for life. Every method may be called from any thread."""
+    """One agent over one arena, whose regions are registered for life. Every method may be called from any thread."""
 
-    def __init__(self, name: str, arena: torch.Tensor, scratch: torch.Tensor, config: NixlConfig) -> None:
+    def __init__(self, name: str, arena: Regions, scratch: torch.Tensor, config: NixlConfig) -> None:
         """`name` must be new for every start of the process.
 
         Raises ConfigError when the library is not installed or cannot start here, or device memory is of a kind that
         peers cannot write.
         """
-        if arena.is_cuda:
+        if arena.cuda_devices:
             _require_plain_memory()
         self._config = config
-        self._regions = (_region(arena), _region(scratch))
+        self._arena = tuple(_region(tensor, start) for tensor, start in zip(arena.tensors, arena.starts, strict=True))
+        self._scratch = (_region(scratch),)
         # Registered memory must outlive the agent: a peer that writes to freed memory corrupts or kills this process.
         self._memory = (arena, scratch)
         self._commands: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -100,13 +104,13 @@ class NixlAgent:
 
     def write(self, peer: NixlEndpoint, blocks: Blocks, what: str) -> "Future[None]":
         """Posts a write from arena to arena; settles as `transport.Link.write` says."""
-        check_bounds(blocks, self.endpoint.arena.bytes, peer.arena.bytes)
+        check_bounds(blocks, self.endpoint.arena_bytes, peer.arena_bytes)
         return self._write(peer, (self.endpoint.arena, peer.arena), blocks, what)
 
     def write_scratch(self, peer: NixlEndpoint, blocks: Blocks, what: str) -> "Future[None]":
         """Posts a write from scratch to scratch."""
         check_bounds(blocks, self.endpoint.scratch.bytes, peer.scratch.bytes)
-        return self._write(peer, (self.endpoint.scratch, peer.scratch), blocks, what)
+        return self._write(peer, (self._scratch, (peer.scratch,)), blocks, what)
 
     def expect(self) -> None:
         """A peer may write here from now on; balanced by `unexpect`."""
@@ -125,17 +129,17 @@ class NixlAgent:
 
     def _run(self, name: str) -> None:
         try:
-            arena = self._memory[0]
-            if arena.is_cuda:
+            _, scratch = self._memory
+            if scratch.is_cuda:
                 # UCX looks for the device that is current on the thread which calls it.
-                torch.cuda.set_device(arena.device)
-            library, agent = _open(name, self._config, self._regions)
+                torch.cuda.set_device(scratch.device)
+            library, agent = _open(name, self._config, (*self._arena, *self._scratch))
             metadata = agent.get_agent_metadata()
         except (ImportError, RuntimeError, OSError) as error:
             self._opened.set_exception(ConfigError(f"NIXL cannot start here: {error}"))
             return
         self._agent, self._library = agent, library
-        self._opened.set_result(NixlEndpoint(name, metadata, metadata_digest(metadata), *self._regions))
+        self._opened.set_result(NixlEndpoint(name, metadata, metadata_digest(metadata), self._arena, *self._scratch))
         try:
             self._pump()
         except BaseException as error:
@@ -203,9 +207,7 @@ class NixlAgent:
             # It was not known, or its process is gone: either way nothing of it is left.
             return
 
-    def _write(
-        self, peer: NixlEndpoint, regions: tuple[MemoryRegion, MemoryRegion], blocks: Blocks, what: str
-    ) -> "Future[None]":
+    def _write(self, peer: NixlEndpoint, regions: tuple[Places, Places], blocks: Blocks, what: str) -> "Future[None]":
         done: Future[None] = _promised()
         if byte_count(blocks) == 0:
             done.set_result(None)
@@ -216,7 +218,7 @@ class NixlAgent:
     def _post(
         self,
         peer: NixlEndpoint,
-        regions: tuple[MemoryRegion, MemoryRegion],
+        regions: tuple[Places, Places],
         blocks: Blocks,
         what: str,
         done: "Future[None]",
@@ -225,8 +227,8 @@ class NixlAgent:
         try:
             handle = self._agent.initialize_xfer(
                 "WRITE",
-                self._agent.get_xfer_descs(_descriptors(source, blocks[:, 0], blocks[:, 2]), _kind(source)),
-                self._agent.get_xfer_descs(_descriptors(target, blocks[:, 1], blocks[:, 2]), _kind(target)),
+                self._agent.get_xfer_descs(_descriptors(source, blocks[:, 0], blocks[:, 2]), _kind(source[0])),
+                self._agent.get_xfer_descs(_descriptors(target, blocks[:, 1], blocks[:, 2]), _kind(target[0])),
                 peer.agent,
             )
             state = self._agent.transfer(handle)
@@ -316,11 +318,16 @@ def _promised() -> "Future[Any]":
     return future
 
 
-def _descriptors(region: MemoryRegion, offsets: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.uint64]:
+def _descriptors(places: Places, offsets: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """Address, length and device of every run of bytes, each of which lies within one region."""
+    starts = np.array([region.offset for region in places], dtype=np.int64)
+    at = np.searchsorted(starts, offsets, side="right") - 1
+    within = offsets - starts[at]
+    assert bool((within + sizes <= np.array([region.bytes for region in places])[at]).all()), "a block across regions"
     rows = np.empty((len(offsets), 3), dtype=np.uint64)
-    rows[:, 0] = offsets.astype(np.uint64) + np.uint64(region.address)
+    rows[:, 0] = np.array([region.address for region in places], dtype=np.uint64)[at] + within.astype(np.uint64)
     rows[:, 1] = sizes
-    rows[:, 2] = region.device_index
+    rows[:, 2] = np.array([region.device_index for region in places], dtype=np.uint64)[at]
     return rows
 
 
@@ -328,6 +335,6 @@ def _kind(region: MemoryRegion) -> str:
     return "DRAM" if region.device == "cpu" else "VRAM"
 
 
-def _region(memory: torch.Tensor) -> MemoryRegion:
-    device = memory.device
-    return MemoryRegion(memory.data_ptr(), memory.numel() * memory.element_size(), device.type, device.index or 0)
+def _region(memory: torch.Tensor, offset: int = 0) -> MemoryRegion:
+    device, size = memory.device, memory.numel() * memory.element_size()
+    return MemoryRegion(memory.data_ptr(), size, device.type, device.index or 0, offset)

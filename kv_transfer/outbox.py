@@ -4,20 +4,19 @@ import asyncio
 from collections.abc import AsyncGenerator
 from concurrent.futures import Future
 
-import torch
-
 from kv_transfer.block_messages import cut_messages
 from kv_transfer.blocks import Blocks
 from segue.errors import PeerLost
 from segue.handoff import FromSender, Ticket, TransportName
+from segue.state.regions import Regions
 
 
 class Outbox:
     """Any thread puts in, one coroutine sends. Order is kept, so `Settled` never overtakes the bytes before it."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, arena: torch.Tensor) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, regions: Regions) -> None:
         self._loop = loop
-        self._arena = arena
+        self._regions = regions
         self._queue: asyncio.Queue[FromSender | _Write | None] = asyncio.Queue()
         self._closed = False
 
@@ -44,7 +43,7 @@ class Outbox:
                     yield entry
                     continue
                 current = entry
-                for message in cut_messages(self._arena, entry.ticket, entry.blocks):
+                for message in cut_messages(self._regions, entry.ticket, entry.blocks):
                     yield message
                 entry.done.set_result(None)
                 current = None

@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
-
 from kv_transfer.arena_map import map_arena, side_of_peer
 from kv_transfer.block_messages import put_message
 from kv_transfer.digest import digest_contents, require_equal_copies, require_equal_digests
@@ -50,9 +48,8 @@ class Receiver:
         Raises PoolExhausted (wait, nothing was taken) or TransferRefused (it can never be).
         """
         plan = make_plan(terms, side_of_peer(self._side, tp_size), self._side)
-        if self._storage.arena.is_cuda:
-            # The peer's writes are not ordered with the stream that may still read what these units were before.
-            torch.cuda.current_stream(self._storage.arena.device).synchronize()
+        # The peer's writes are not ordered with the streams that may still read what these units were before.
+        self._storage.regions.settle()
         ticket, rows = self.reservations.grant(peer, request_id, attempt, plan.room(headroom_tokens))
         grant = Grant(ticket, ask, terms, plan.digest(), self.reservations.lease_s, rows)
         return Incoming(peer, grant, plan)
@@ -65,7 +62,7 @@ class Receiver:
         rows = self.reservations.may_write(message.ticket)
         if not rows:
             return False
-        put_message(self._storage.arena, self._arena_map, message, rows)
+        put_message(self._storage.regions, self._arena_map, message, rows)
         return True
 
     def accept(self, incoming: Incoming, part: Part, digests: Sequence[StateDigest]) -> tuple[UnitRow, ...] | None:

@@ -1,7 +1,5 @@
 """From a committed step to what may be read of it: which units hold a chunk, and the digests of a whole prompt."""
 
-import torch
-
 from kv_transfer.digest import digest_contents, zero_tail
 from kv_transfer.plan import Piece, TransferPlan
 from prefill_service.commands import Chunk, PromptCheckpoint
@@ -28,9 +26,8 @@ class Export:
         rows = [_row(request, piece) for piece in plan.chunk(sent, now)]
         if now == plan.terms.prompt_tokens:
             self._clear_tails(rows, now)
-        if self._storage.arena.is_cuda:
-            # Writers are not ordered with the stream that computed this.
-            torch.cuda.current_stream(self._storage.arena.device).synchronize()
+        # Writers are not ordered with the streams that computed this.
+        self._storage.regions.settle()
         return Chunk(request.handle, sent, now, rows)
 
     def digests(self, request: Request, plan: TransferPlan) -> tuple[StateDigest, ...]:

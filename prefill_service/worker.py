@@ -104,15 +104,14 @@ class PrefillWorker:
             self._mailbox.put(report)
             self._question = asyncio.wrap_future(report.answer)
         figures = await asyncio.shield(self._question)
-        layouts = self._identity.facts.layouts
-        return worker_status(self.worker_id, figures, layouts, Transfers(), ready=self.ready)
+        return worker_status(self.worker_id, self._identity.facts, figures, Transfers(), ready=self.ready)
 
     async def serve(self, incoming: AsyncIterator[FromReceiver]) -> AsyncGenerator[FromSender, None]:
         """One call of a decode worker, from its Start to its end. Raises what refused or broke it."""
         if self._refusal is not None:
             raise WorkerUnavailable(f"worker {self.worker_id}: {self._refusal}")
         start = await self._hello(incoming)
-        outbox = Outbox(asyncio.get_running_loop(), self.exchange.storage.arena)
+        outbox = Outbox(asyncio.get_running_loop(), self.exchange.storage.regions)
         serving = await self._accept(start, outbox)
         answering = asyncio.current_task()
         listening = asyncio.create_task(serving.listen(start, incoming))

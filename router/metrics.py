@@ -45,6 +45,7 @@ class Metrics:
         self._up = self._gauge("segue:worker_up", "Whether the worker answers", ["worker"])
         self._worker_running = self._gauge("segue:worker_running", "Choices in the worker's batch", ["worker"])
         self._worker_waiting = self._gauge("segue:worker_waiting", "Choices in the worker's queue", ["worker"])
+        self._ranks = self._gauge("segue:worker_ranks", "Tensor-parallel ranks of the worker", ["worker"])
         self._unpromised = self._gauge(
             "sglang:num_decode_prealloc_queue_reqs", "Choices that wait for room at their decode worker", ["worker"]
         )
@@ -106,7 +107,7 @@ class Metrics:
         """The scrape page, with the gauges as they are now."""
         self._running.set(running)
         self._waiting.set(waiting)
-        gauges = (self._up, self._worker_running, self._worker_waiting, self._unpromised, self._promised)
+        gauges = (self._up, self._worker_running, self._worker_waiting, self._ranks, self._unpromised, self._promised)
         for gauge in (*gauges, *self._pools.values()):
             gauge.clear()
         statuses: dict[str, WorkerStatus] = {}
@@ -117,6 +118,7 @@ class Metrics:
                 continue
             self._worker_running.labels(sample.address).set(status.running)
             self._worker_waiting.labels(sample.address).set(status.waiting)
+            self._ranks.labels(sample.address).set(status.tp_size)
             self._unpromised.labels(sample.address).set(status.unpromised)
             self._promised.labels(sample.address).set(status.promised)
             statuses[sample.address] = status

@@ -4,10 +4,9 @@ import json
 import math
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
-import numpy as np
 import torch
 
 from segue.batch.admission import Admission
@@ -31,9 +30,11 @@ from segue.models.options import BuildOptions
 from segue.models.registry import build_model
 from segue.runner.context import Model
 from segue.runner.ranks.crew import Crew
+from segue.runner.ranks.device_memory import allocate, handle
+from segue.runner.ranks.devices import rank_devices, use_device
 from segue.runner.ranks.follower import Call, Follower
 from segue.runner.ranks.led import LedModel, LedReplay
-from segue.runner.ranks.orders import COMPONENTS, Order
+from segue.runner.ranks.orders import Order, encode_allocation
 from segue.runner.ranks.process_ranks import ProcessRanks
 from segue.runner.replay import StepReplay
 from segue.runner.runner import Runner
@@ -52,6 +53,8 @@ from segue.weights.source import LoadProgress, WeightSource
 SCORED_BYTES_MAX = 64 << 20
 """What the logits of one step's scored positions may take up."""
 _BUILD_S = 600.0
+RANK_COMMAND = (sys.executable, "-m", "segue.rank")
+"""Starts a rank above 0."""
 TRACK_INTERVAL = 256
 """Tokens between two decode checkpoints, where the grid allows."""
 
@@ -100,22 +103,29 @@ def load_engine(
 
 
 def open_model(
-    config: EngineConfig, folder: ModelFolder, progress: Callable[[LoadProgress], None] = lambda _: None
+    config: EngineConfig,
+    folder: ModelFolder,
+    progress: Callable[[LoadProgress], None] = lambda _: None,
+    rank_command: Sequence[str] = RANK_COMMAND,
 ) -> tuple[Model, Crew | None]:
     """The folder's model, and the other ranks that compute it if there are any.
 
+    `rank_command` starts one of those; this process's id is its last word.
     Raises as `load_engine` does, and RankLost.
     """
     _set_threads(config)
-    options = _options(config)
+    devices = rank_devices(config.device, config.tp)
+    options = _options(config, devices[0])
+    use_device(devices[0])
     if config.tp == 1:
         return build_model(folder.config, WeightSource(folder.files, progress), options), None
-    crew = Crew(config.tp, [sys.executable, "-m", "segue.rank", str(os.getpid())], config.rank_limit_s)
+    crew = Crew(config.tp, [*rank_command, str(os.getpid())], config.rank_limit_s)
     try:
         crew.introduce(
             json.dumps({"config": {**asdict(config), "model": str(config.model)}, "folder": crew.folder}).encode()
         )
-        ranks = ProcessRanks(Shard(0, config.tp), ordered=config.deterministic)
+        ranks = ProcessRanks(Shard(0, config.tp), devices, ordered=config.deterministic)
+        crew.at_end(ranks.abandon)
         model = build_model(folder.config, WeightSource(folder.files, progress), replace(options, ranks=ranks))
         crew.wait_done(Order.BUILD, _BUILD_S)
         crew.broadcast(Order.MEET)
@@ -132,9 +142,12 @@ def build_follower(about: bytes, call: Call) -> Follower:
     config = section(EngineConfig, told["config"], "engine")
     _set_threads(config)
     shard = Shard(call.rank, config.tp)
-    ranks = ProcessRanks(shard, ordered=config.deterministic)
+    devices = rank_devices(config.device, config.tp)
+    use_device(devices[call.rank])
+    ranks = ProcessRanks(shard, devices, ordered=config.deterministic)
     folder = ModelFolder.open(config.model)
-    model = build_model(folder.config, WeightSource(folder.files), replace(_options(config), ranks=ranks))
+    options = replace(_options(config, devices[call.rank]), ranks=ranks)
+    model = build_model(folder.config, WeightSource(folder.files), options)
     return Follower(
         model, shard, config.page_tokens, call.memory, lambda: ranks.meet(told["folder"], config.rank_limit_s)
     )
@@ -175,7 +188,7 @@ def assemble(
     )
     window = model.state.window
     chunk_tokens = min(config.chunk_tokens, config.step_tokens)
-    storage = _storage(unit_layouts, memory, model.device, crew)
+    storage = _storage(unit_layouts, memory, config, model.device, crew)
     rings: Rings | None = None
     replay: Replay | None = None
     slot_count = memory.counts.get(ComponentName.RECURRENT, 1)
@@ -183,10 +196,10 @@ def assemble(
         rings = Rings(model.state.records, config.replay_length, ring_rows, slot_count, model.device, shard)
         replay = RingFolds(rings, storage, model.state.records)
     if crew is not None:
-        counts = [memory.counts.get(name, 0) for name in COMPONENTS]
-        crew.broadcast(Order.ALLOCATE, np.array([*counts, ring_rows, config.replay_length]))
+        handles = [handle(region) for region in storage.regions.tensors[1:]] if storage.regions.cuda_devices else []
+        crew.broadcast(Order.ALLOCATE, encode_allocation(memory.counts, ring_rows, config.replay_length, handles))
         crew.wait_done(Order.ALLOCATE)
-        replay = None if replay is None else LedReplay(replay, crew)
+        replay = None if replay is None else LedReplay(replay, storage, crew)
     slots = SlotStates(storage, slot_count, replay)
     pools = {component: Pool(component, units) for component, units in memory.counts.items()}
     reuse = None
@@ -257,11 +270,19 @@ def _cached(config: EngineConfig, state: ModelState) -> CacheShape:
 
 
 def _storage(
-    unit_layouts: tuple[UnitLayout, ...], memory: MemoryPlan, device: torch.device, crew: Crew | None
+    unit_layouts: tuple[UnitLayout, ...],
+    memory: MemoryPlan,
+    config: EngineConfig,
+    device: torch.device,
+    crew: Crew | None,
 ) -> Storage:
     if crew is None:
         return Storage(unit_layouts, memory.counts, device)
-    return SharedStorage(unit_layouts, memory.counts, crew.memory.allocate)
+    if device.type == "cpu":
+        host, tp = crew.memory, config.tp
+        return SharedStorage(unit_layouts, memory.counts, lambda size: host.allocate(tp * size).split(size))
+    devices = rank_devices(config.device, config.tp)
+    return SharedStorage(unit_layouts, memory.counts, lambda size: allocate(devices, size))
 
 
 def _set_threads(config: EngineConfig) -> None:
@@ -274,17 +295,9 @@ def _set_threads(config: EngineConfig) -> None:
         torch.set_num_threads(threads)
 
 
-def _options(config: EngineConfig) -> BuildOptions:
+def _options(config: EngineConfig, device: torch.device) -> BuildOptions:
     if config.dtype not in COMPUTE_DTYPES:
         raise ConfigError(f"engine.dtype is '{config.dtype}'; known are {', '.join(COMPUTE_DTYPES)}", param="dtype")
-    try:
-        device = torch.device(config.device)
-    except RuntimeError as error:
-        raise ConfigError(f"engine.device is '{config.device}', which torch does not know", param="device") from error
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("engine.device is 'cuda', but torch sees no CUDA device here", param="device")
-    if device.type == "cuda" and config.tp > 1:
-        raise ConfigError("engine.tp above 1 is for the CPU so far; set it to 1 for a CUDA device", param="tp")
     return BuildOptions(
         dtype=DType(config.dtype),
         kv_dtype=KV_DTYPES.get(config.kv_dtype),

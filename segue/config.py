@@ -30,7 +30,8 @@ class EngineConfig:
     running request gives up the window below its newest checkpoint. `kv_dtype` is what keys and values are stored in:
     empty for `dtype`, or `fp8`. With a `replay_length` L above 1 a decoding request's matrix states are written every L
     steps only (ReplaySSM). `tp` ranks, processes on one machine, share the model (tensor parallelism); `state_bytes` is
-    that of each. A rank that takes no part for `rank_limit_s` is lost, and the worker with it.
+    that of each. `device` is `cpu`, `cuda` (rank r takes the device `cuda:r`), or a list of the ranks' devices. A rank
+    that takes no part for `rank_limit_s` is lost, and the worker with it.
     """
 
     model: Path

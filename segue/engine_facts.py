@@ -27,6 +27,11 @@ class EngineFacts:
     layouts: tuple[UnitLayout, ...]
     role: Role = Role.BOTH
 
+    @property
+    def tp_size(self) -> int:
+        """Tensor-parallel ranks that share the state; of a model without any there is one."""
+        return self.layouts[0].shard.tp_size if self.layouts else 1
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineStatus:

@@ -74,23 +74,39 @@ class Life(Enum):
 
 @dataclass(frozen=True, slots=True)
 class MemoryRegion:
-    """Registered memory of a process. `device` is "cpu" or "cuda"."""
+    """Registered memory of a process: bytes [offset, offset + bytes) of what it is a part of. `device` is "cpu" or
+    "cuda".
+    """
 
     address: int
     bytes: int
     device: str
     device_index: int
+    offset: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class NixlEndpoint:
-    """How a process's memory is reached by NIXL. `agent` is unique for every start of a process."""
+    """How a process's memory is reached by NIXL. `agent` is unique for every start of a process.
+
+    The arena lies in one region or, on several devices of a kind, in several, by offset.
+    """
 
     agent: str
     metadata: bytes
     metadata_digest: bytes
-    arena: MemoryRegion
+    arena: tuple[MemoryRegion, ...]
     scratch: MemoryRegion
+
+    @property
+    def device(self) -> str:
+        """The kind of all its memory."""
+        return self.scratch.device
+
+    @property
+    def arena_bytes(self) -> int:
+        """Where the arena's last region ends."""
+        return max(region.offset + region.bytes for region in self.arena)
 
     def require_whole(self) -> None:
         """Raises TransferRefused when the metadata is not what its owner sent: the library would drop a known agent."""

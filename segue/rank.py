@@ -23,7 +23,7 @@ def main() -> None:
 
     logging.basicConfig(level="INFO", format="%(levelname)s %(name)s: %(message)s")
     try:
-        follow(answer_call(), build_follower)
+        follow(answer_call(), lambda about, call: build_follower(about, call).carry_out)
     except ServingError as error:
         # Rank 0 meets the same, or that this one is gone.
         logging.getLogger("segue.ranks").error("%s", error.message)

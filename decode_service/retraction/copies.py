@@ -5,6 +5,7 @@ after. Units that are scattered on the device are gathered there first, so that 
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cache
 from typing import Protocol
@@ -65,6 +66,16 @@ class Done:
         return True
 
 
+class All:
+    """Several marks, one for each device."""
+
+    def __init__(self, marks: Sequence[Mark]) -> None:
+        self._marks = tuple(marks)
+
+    def query(self) -> bool:
+        return all(mark.query() for mark in self._marks)
+
+
 class DirectCopies:
     """Storage on the CPU."""
 
@@ -100,18 +111,18 @@ class DirectCopies:
 
 
 class StreamCopies:
-    """Storage on a CUDA device, pinned host memory. Copies follow one another on one stream."""
+    """Storage on CUDA devices, pinned host memory. Copies of one device follow one another on one stream."""
 
     def __init__(self, storage: Storage, arena_map: ArenaMap, host: torch.Tensor) -> None:
         self._storage = storage
         self._ends = _Ends(storage, arena_map, host, STRAIGHT_BYTES_CUDA)
-        self._device = storage.arena.device
-        self._stream = torch.cuda.Stream(self._device)
-        self._staging = torch.empty(STAGING_BYTES, dtype=torch.uint8, device=self._device).view(WORD)
+        self._streams = {device: torch.cuda.Stream(device) for device in storage.regions.cuda_devices}
+        self._staging = {
+            device: torch.empty(STAGING_BYTES, dtype=torch.uint8, device=device).view(WORD) for device in self._streams
+        }
 
     def save(self, moves: Sequence[Move]) -> Mark:
-        self._stream.wait_stream(torch.cuda.current_stream(self._device))
-        with torch.cuda.stream(self._stream):
+        with self._beside():
             for move in moves:
                 for part, copy in self._ends.plan(move):
                     if isinstance(copy, Straight):
@@ -122,8 +133,7 @@ class StreamCopies:
             return self._mark()
 
     def restore(self, moves: Sequence[Move], cleared: Sequence[Move]) -> Mark:
-        self._stream.wait_stream(torch.cuda.current_stream(self._device))
-        with torch.cuda.stream(self._stream):
+        with self._beside():
             for move in moves:
                 for part, copy in self._ends.plan(move):
                     if isinstance(copy, Straight):
@@ -135,7 +145,17 @@ class StreamCopies:
             return self._mark()
 
     def finish(self) -> None:
-        self._stream.synchronize()
+        for stream in self._streams.values():
+            stream.synchronize()
+
+    @contextmanager
+    def _beside(self) -> Iterator[None]:
+        """What is done with any device's memory is done on our stream there, after what was given to it before."""
+        with ExitStack() as current:
+            for device, stream in self._streams.items():
+                stream.wait_stream(torch.cuda.current_stream(device))
+                current.enter_context(torch.cuda.stream(stream))
+            yield
 
     def _gather(self, move: Move, part: ArenaPart, copy: Scattered) -> None:
         rows = self._ends.device_rows(part)
@@ -154,17 +174,20 @@ class StreamCopies:
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
         """As many rows at a time as fit the staging memory: on the host, their numbers, and in staging memory."""
         rows = self._ends.host_rows(part, copy)
+        staging = self._staging[self._ends.device(part)]
         # From pinned memory: a copy from other memory would wait for all that the stream has to do.
-        numbers = self._ends.row_numbers(move, copy).pin_memory().to(self._device, non_blocking=True)
-        at_once = self._staging.numel() // rows.shape[1]
+        numbers = self._ends.row_numbers(move, copy).pin_memory().to(staging.device, non_blocking=True)
+        at_once = staging.numel() // rows.shape[1]
         assert at_once, "a row of scattered units is larger than the staging memory"
         for host, some in zip(rows.split(at_once), numbers.split(at_once), strict=True):
-            yield host, some, self._staging[: host.numel()].view(host.shape)
+            yield host, some, staging[: host.numel()].view(host.shape)
 
     def _mark(self) -> Mark:
-        event = torch.cuda.Event()
-        event.record(self._stream)
-        return event
+        events = []
+        for stream in self._streams.values():
+            events.append(torch.cuda.Event())
+            events[-1].record(stream)
+        return events[0] if len(events) == 1 else All(events)
 
 
 class _Ends:
@@ -173,7 +196,7 @@ class _Ends:
     def __init__(self, storage: Storage, arena_map: ArenaMap, host: torch.Tensor, straight_bytes: int) -> None:
         self._host = host
         self._straight_bytes = straight_bytes
-        self._arena = storage.arena
+        self._regions = storage.regions
         self._map = arena_map
 
     def plan(self, move: Move) -> list[tuple[ArenaPart, Straight | Scattered]]:
@@ -189,11 +212,15 @@ class _Ends:
     def bytes(self, part: ArenaPart, copy: Straight) -> tuple[torch.Tensor, torch.Tensor]:
         """The run on the device and on the host, uint8."""
         start = part.base + copy.device
-        return self._arena[start : start + copy.length], self._host[copy.host : copy.host + copy.length]
+        return self._regions.piece(start, copy.length), self._host[copy.host : copy.host + copy.length]
+
+    def device(self, part: ArenaPart) -> torch.device:
+        """Where the units of a part lie."""
+        return self._regions.piece(part.base, 0).device
 
     def device_rows(self, part: ArenaPart) -> torch.Tensor:
         """The rows of all units, [rows, words]."""
-        return _in_rows(part, self._arena[part.base : part.base + part.units * part.unit_bytes])
+        return _in_rows(part, self._regions.piece(part.base, part.units * part.unit_bytes))
 
     def host_rows(self, part: ArenaPart, copy: Scattered) -> torch.Tensor:
         """Where the rows of the entries of `copy` lie, [rows, words]."""

@@ -15,6 +15,8 @@ from segue.state.spec import ComponentName
 
 SYSTEM = SystemFiles()
 """Of the machine that this process runs on."""
+_PORTABLE = 1
+"""cudaHostRegisterPortable: pinned for every device."""
 
 
 class HostMemory(Protocol):
@@ -52,7 +54,7 @@ def host_arena(size: int, device: torch.device, files: SystemFiles = SYSTEM) -> 
     if device.type == "cuda" and size:
         # torch's own pinned memory is rounded up to a power of two: a budget would be overrun by up to its double.
         cudart = torch.cuda.cudart()
-        if cudart.cudaHostRegister(arena.data_ptr(), size, 0) != cudart.cudaError.success:
+        if cudart.cudaHostRegister(arena.data_ptr(), size, _PORTABLE) != cudart.cudaError.success:
             raise _too_much(size, "so much host memory cannot be pinned here")
         weakref.finalize(arena, cudart.cudaHostUnregister, arena.data_ptr()).atexit = False
     return arena

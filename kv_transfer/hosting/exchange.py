@@ -64,7 +64,7 @@ class Exchange:
         scratch = Scratch(storage.arena.device)
         agent = await asyncio.to_thread(_agent, worker_id, storage, scratch, config)
         if neighbours is not None:
-            neighbours.enter(worker_id, storage.arena)
+            neighbours.enter(worker_id, storage.regions)
         return Exchange(worker_id, identity, storage, config, agent, scratch, neighbours, tls, watch)
 
     def __init__(
@@ -92,7 +92,7 @@ class Exchange:
             worker_id=worker_id,
             protocol_version=PROTOCOL_VERSION,
             fingerprint=identity.fields,
-            tp_size=facts.layouts[0].shard.tp_size if facts.layouts else 1,
+            tp_size=facts.tp_size,
             arena=self.arena,
             process=own_process(),
         )
@@ -188,8 +188,8 @@ class Exchange:
         if start.transport is TransportName.NIXL:
             link = peer.link
         elif start.transport is TransportName.LOCAL:
-            target = self._neighbours.arena(start.worker_id) if self._neighbours is not None else None
-            link = None if target is None else LocalLink(self.storage.arena, target)
+            target = self._neighbours.regions(start.worker_id) if self._neighbours is not None else None
+            link = None if target is None else LocalLink(self.storage.regions, target)
         if link is None:
             raise TransferRefused(f"worker {start.worker_id} cannot be reached by {start.transport} from here")
         desk = self.desk(start.worker_id)
@@ -211,7 +211,7 @@ def _agent(worker_id: WorkerId, storage: Storage, scratch: Scratch, config: Tran
     if TransportName.NIXL not in config.allowed:
         return None
     try:
-        return NixlAgent(str(worker_id), storage.arena, scratch.memory, NixlConfig(ucx_tls=config.ucx_tls))
+        return NixlAgent(str(worker_id), storage.regions, scratch.memory, NixlConfig(ucx_tls=config.ucx_tls))
     except ConfigError as error:
         if config.allowed == (TransportName.NIXL,):
             raise

@@ -1,19 +1,16 @@
 """A worker's identity and figures as the wire shows them."""
 
-from collections.abc import Sequence
-
 from kv_transfer.hosting.loading import Identity
-from segue.engine_facts import EngineStatus
+from segue.engine_facts import EngineFacts, EngineStatus
 from segue.ids import WorkerId
-from segue.state.layout import UnitLayout
 from segue.wire import PoolStatus, Transfers, WorkerDescription, WorkerStatus
 
 
 def worker_status(
-    worker_id: WorkerId, status: EngineStatus, layouts: Sequence[UnitLayout], transfers: Transfers, *, ready: bool
+    worker_id: WorkerId, facts: EngineFacts, status: EngineStatus, transfers: Transfers, *, ready: bool
 ) -> WorkerStatus:
-    """Load and pools of one worker; `layouts` tell what a unit of each pool weighs, `transfers` what came to it."""
-    unit_bytes = {layout.component.value: layout.unit_bytes for layout in layouts}
+    """Load and pools of one worker; `transfers` tells what came to it. A unit's bytes are those of one rank."""
+    unit_bytes = {layout.component.value: layout.unit_bytes for layout in facts.layouts}
     return WorkerStatus(
         worker_id=worker_id,
         ready=ready,
@@ -22,6 +19,7 @@ def worker_status(
         steps=status.steps,
         generated_tokens=status.generated_tokens,
         prefill_tokens=status.prefill_tokens,
+        tp_size=facts.tp_size,
         unpromised=status.unpromised,
         promised=status.promised,
         transfers=transfers,

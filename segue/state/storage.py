@@ -7,6 +7,7 @@ import torch
 
 from segue.state.coverage import Coverage
 from segue.state.layout import Field, UnitLayout
+from segue.state.regions import Regions
 from segue.state.spec import ComponentName, DType
 
 COVERAGE = Coverage("the storage", ComponentName.FULL, ComponentName.WINDOW, ComponentName.RECURRENT)
@@ -44,6 +45,8 @@ class Storage:
         total = arena_bytes(layouts, counts)
         self.arena = torch.zeros(total, dtype=torch.uint8, device=device) if arena is None else arena
         assert self.arena.numel() == total, f"an arena of {self.arena.numel()} bytes for {total}"
+        self.regions = Regions([self.arena])
+        """All of the worker's."""
         self._views: dict[tuple[int, str], torch.Tensor] = {
             (field.tensor.layer, field.tensor.name): self._view(layout, field)
             for layout in layouts
@@ -104,27 +107,25 @@ class Storage:
 
 
 class SharedStorage(Storage):
-    """Rank 0's storage of a worker whose ranks share its state: one arena in which each rank has a part of every unit.
+    """Rank 0's storage of a worker whose ranks share its state: each rank has a part of every unit, in a region of its
+    own.
 
-    Rank 0 manages all of it; `arena` is the whole. The other ranks map the same memory, and touch their part within
-    forwards alone.
+    Rank 0 manages all of them; `arena` is its own. The other ranks touch theirs within forwards alone.
     """
 
     def __init__(
         self,
         layouts: Sequence[UnitLayout],
         counts: Mapping[ComponentName, int],
-        allocate: Callable[[int], torch.Tensor],
+        allocate: Callable[[int], Sequence[torch.Tensor]],
     ) -> None:
-        """`layouts` are rank 0's; `allocate` gives zeroed memory of so many bytes, uint8."""
+        """`layouts` are rank 0's; `allocate` gives every rank zeroed memory of so many bytes, uint8, in rank order."""
         of_ranks = tuple(zip(*(layout.of_ranks for layout in layouts), strict=True))
-        size = arena_bytes(layouts, counts)
-        whole = allocate(len(of_ranks) * size)
-        super().__init__(layouts, counts, whole.device, whole[:size])
-        self.arena = whole
+        regions = allocate(arena_bytes(layouts, counts))
+        super().__init__(layouts, counts, regions[0].device, regions[0])
+        self.regions = Regions(regions)
         self._ranks = tuple(
-            Storage(forms, counts, whole.device, whole[rank * size : (rank + 1) * size])
-            for rank, forms in enumerate(of_ranks)
+            Storage(forms, counts, region.device, region) for forms, region in zip(of_ranks, regions, strict=True)
         )
 
     @property

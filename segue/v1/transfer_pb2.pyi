@@ -88,21 +88,23 @@ class NixlEndpoint(_message.Message):
     agent: str
     metadata: bytes
     metadata_digest: bytes
-    arena: MemoryRegion
+    arena: _containers.RepeatedCompositeFieldContainer[MemoryRegion]
     scratch: MemoryRegion
-    def __init__(self, agent: _Optional[str] = ..., metadata: _Optional[bytes] = ..., metadata_digest: _Optional[bytes] = ..., arena: _Optional[_Union[MemoryRegion, _Mapping]] = ..., scratch: _Optional[_Union[MemoryRegion, _Mapping]] = ...) -> None: ...
+    def __init__(self, agent: _Optional[str] = ..., metadata: _Optional[bytes] = ..., metadata_digest: _Optional[bytes] = ..., arena: _Optional[_Iterable[_Union[MemoryRegion, _Mapping]]] = ..., scratch: _Optional[_Union[MemoryRegion, _Mapping]] = ...) -> None: ...
 
 class MemoryRegion(_message.Message):
-    __slots__ = ("address", "bytes", "device", "device_index")
+    __slots__ = ("address", "bytes", "device", "device_index", "offset")
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     BYTES_FIELD_NUMBER: _ClassVar[int]
     DEVICE_FIELD_NUMBER: _ClassVar[int]
     DEVICE_INDEX_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
     address: int
     bytes: int
     device: str
     device_index: int
-    def __init__(self, address: _Optional[int] = ..., bytes: _Optional[int] = ..., device: _Optional[str] = ..., device_index: _Optional[int] = ...) -> None: ...
+    offset: int
+    def __init__(self, address: _Optional[int] = ..., bytes: _Optional[int] = ..., device: _Optional[str] = ..., device_index: _Optional[int] = ..., offset: _Optional[int] = ...) -> None: ...
 
 class SelfTestRequest(_message.Message):
     __slots__ = ("worker_id", "offset", "bytes", "seed")

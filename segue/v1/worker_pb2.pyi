@@ -403,7 +403,8 @@ class PoolStatus(_message.Message):
     def __init__(self, component: _Optional[str] = ..., capacity: _Optional[int] = ..., free: _Optional[int] = ..., held: _Optional[int] = ..., cached: _Optional[int] = ..., reserved: _Optional[int] = ..., quarantined: _Optional[int] = ..., sink: _Optional[int] = ..., unit_bytes: _Optional[int] = ...) -> None: ...
 
 class WorkerStatus(_message.Message):
-    __slots__ = ("ready", "running", "waiting", "steps", "generated_tokens", "prefill_tokens", "pools", "unpromised", "promised", "transfers", "cache", "retraction", "replay", "worker_id")
+    __slots__ = ("tp_size", "ready", "running", "waiting", "steps", "generated_tokens", "prefill_tokens", "pools", "unpromised", "promised", "transfers", "cache", "retraction", "replay", "worker_id")
+    TP_SIZE_FIELD_NUMBER: _ClassVar[int]
     READY_FIELD_NUMBER: _ClassVar[int]
     RUNNING_FIELD_NUMBER: _ClassVar[int]
     WAITING_FIELD_NUMBER: _ClassVar[int]
@@ -418,6 +419,7 @@ class WorkerStatus(_message.Message):
     RETRACTION_FIELD_NUMBER: _ClassVar[int]
     REPLAY_FIELD_NUMBER: _ClassVar[int]
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
+    tp_size: int
     ready: bool
     running: int
     waiting: int
@@ -432,7 +434,7 @@ class WorkerStatus(_message.Message):
     retraction: Retraction
     replay: Replay
     worker_id: str
-    def __init__(self, ready: _Optional[bool] = ..., running: _Optional[int] = ..., waiting: _Optional[int] = ..., steps: _Optional[int] = ..., generated_tokens: _Optional[int] = ..., prefill_tokens: _Optional[int] = ..., pools: _Optional[_Iterable[_Union[PoolStatus, _Mapping]]] = ..., unpromised: _Optional[int] = ..., promised: _Optional[int] = ..., transfers: _Optional[_Union[Transfers, _Mapping]] = ..., cache: _Optional[_Union[Cache, _Mapping]] = ..., retraction: _Optional[_Union[Retraction, _Mapping]] = ..., replay: _Optional[_Union[Replay, _Mapping]] = ..., worker_id: _Optional[str] = ...) -> None: ...
+    def __init__(self, tp_size: _Optional[int] = ..., ready: _Optional[bool] = ..., running: _Optional[int] = ..., waiting: _Optional[int] = ..., steps: _Optional[int] = ..., generated_tokens: _Optional[int] = ..., prefill_tokens: _Optional[int] = ..., pools: _Optional[_Iterable[_Union[PoolStatus, _Mapping]]] = ..., unpromised: _Optional[int] = ..., promised: _Optional[int] = ..., transfers: _Optional[_Union[Transfers, _Mapping]] = ..., cache: _Optional[_Union[Cache, _Mapping]] = ..., retraction: _Optional[_Union[Retraction, _Mapping]] = ..., replay: _Optional[_Union[Replay, _Mapping]] = ..., worker_id: _Optional[str] = ...) -> None: ...
 
 class Replay(_message.Message):
     __slots__ = ("steps", "folds_full", "folds_checkpoint", "folds_read", "pending")

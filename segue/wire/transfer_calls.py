@@ -152,26 +152,32 @@ def _endpoint_to_proto(value: NixlEndpoint) -> pb.NixlEndpoint:
         agent=value.agent,
         metadata=value.metadata,
         metadata_digest=value.metadata_digest,
-        arena=_region_to_proto(value.arena),
+        arena=[_region_to_proto(region) for region in value.arena],
         scratch=_region_to_proto(value.scratch),
     )
 
 
 def _endpoint_from_proto(message: pb.NixlEndpoint) -> NixlEndpoint:
+    if not message.arena:
+        raise TransferRefused(f"the NIXL endpoint of {message.agent} has no memory")
     return NixlEndpoint(
         message.agent,
         message.metadata,
         message.metadata_digest,
-        _region_from_proto(message.arena),
+        tuple(_region_from_proto(region) for region in message.arena),
         _region_from_proto(message.scratch),
     )
 
 
 def _region_to_proto(value: MemoryRegion) -> pb.MemoryRegion:
     return pb.MemoryRegion(
-        address=value.address, bytes=value.bytes, device=value.device, device_index=value.device_index
+        address=value.address,
+        bytes=value.bytes,
+        device=value.device,
+        device_index=value.device_index,
+        offset=value.offset,
     )
 
 
 def _region_from_proto(message: pb.MemoryRegion) -> MemoryRegion:
-    return MemoryRegion(message.address, message.bytes, message.device, message.device_index)
+    return MemoryRegion(message.address, message.bytes, message.device, message.device_index, message.offset)

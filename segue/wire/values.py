@@ -224,7 +224,7 @@ class WorkerStatus:
     """Load of a worker, every one of its pools, and what came of its prefix cache, of retraction and of replay.
 
     Of the waiting, `unpromised` await their state from another worker and have no room promised; `promised` ones have,
-    and are not among the waiting.
+    and are not among the waiting. `tp_size` ranks share its state.
     """
 
     worker_id: WorkerId
@@ -234,6 +234,7 @@ class WorkerStatus:
     steps: int
     generated_tokens: int
     prefill_tokens: int
+    tp_size: int = 1
     pools: tuple[PoolStatus, ...] = ()
     unpromised: int = 0
     promised: int = 0

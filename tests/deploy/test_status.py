@@ -18,11 +18,12 @@ from tests.support.fake_worker import FakeWorker
 
 async def test_a_worker_that_answers_and_one_that_does_not() -> None:
     async with FakeWorker(answer) as worker, served(worker, "127.0.0.1:1", ready=1) as router:
+        worker.tp_size = 2
         head, up, down, _, reason, _ = table(await ask(router.url, PLAIN)).splitlines()
-    assert head.split()[:4] == ["role", "worker", "address", "state"]
-    assert up.split()[2:5] == [worker.address, "ready", "0"]
+    assert head.split()[:5] == ["role", "worker", "address", "state", "ranks"]
+    assert up.split()[2:6] == [worker.address, "ready", "2", "0"]
     assert up.split()[-10:] == ["-", "0", "/", "0", "full", "5", "+", "2", "/", "10"]
-    assert down.split() == ["?", "?", "127.0.0.1:1", "connecting", "0", "?", "?", "?", "?", "?"]
+    assert down.split() == ["?", "?", "127.0.0.1:1", "connecting", "?", "0", "?", "?", "?", "?", "?"]
     assert reason.startswith("127.0.0.1:1 says nothing of itself: ")
 
 

@@ -19,6 +19,7 @@ from segue.errors import (
     PrefillUnavailable,
 )
 from segue.ids import WorkerId
+from segue.state.regions import Regions
 from segue.wire import Cancel, GenerateSpec
 from tests.decode_service.router_end import spec
 from tests.handoff.pair import Pair, alone, paired
@@ -130,13 +131,15 @@ async def test_a_prefill_worker_that_is_not_there_is_named(hybrid: Path) -> None
 
 
 class LossyNeighbours(Neighbours):
-    """Arenas that, while `losing`, are not those of the workers: what is written there is lost."""
+    """Memory that, while `losing`, is not that of the workers: what is written there is lost."""
 
     losing = False
 
-    def arena(self, worker_id: WorkerId) -> torch.Tensor | None:
-        arena = super().arena(worker_id)
-        return torch.zeros_like(arena) if self.losing and arena is not None else arena
+    def regions(self, worker_id: WorkerId) -> Regions | None:
+        regions = super().regions(worker_id)
+        if not self.losing or regions is None:
+            return regions
+        return Regions([torch.zeros_like(tensor) for tensor in regions.tensors])
 
 
 async def test_state_that_did_not_arrive_whole_is_never_used(hybrid: Path) -> None:

@@ -52,16 +52,65 @@ async def test_any_two_degrees_hand_over_a_whole_state(hybrid: Path, prefill: in
     assert handoffs == len(asked)
 
 
-@pytest.mark.long
-async def test_retraction_on_two_ranks_changes_no_bit(hybrid: Path) -> None:
+@pytest.mark.parametrize(
+    ("family", "kv_dtype", "prefill", "decode"),
+    [
+        pytest.param("hybrid", "fp8", 2, 2, marks=pytest.mark.long),
+        pytest.param("hybrid", "fp8", 2, 1, marks=pytest.mark.slow),
+        pytest.param("hybrid", "fp8", 1, 4, marks=pytest.mark.slow),
+        *(
+            pytest.param(family, kv_dtype, prefill, decode, marks=pytest.mark.slow if kv_dtype else pytest.mark.long)
+            for family in ("sliding", "dense")
+            for kv_dtype in ("", "fp8")
+            for prefill, decode in ((1, 2), (2, 1))
+        ),
+    ],
+)
+async def test_every_kind_of_state_passes_between_degrees(
+    family: str, kv_dtype: str, prefill: int, decode: int, request: pytest.FixtureRequest
+) -> None:
+    """Without recurrent state, without window, and with keys and values in 8 bits, whose scales go with their heads."""
+    folder: Path = request.getfixturevalue(family)
+    asked = asking(4)
+    async with paired(
+        folder, transports="nixl", prefill={"tp": prefill}, decode={"tp": decode}, kv_dtype=kv_dtype, max_len=256
+    ) as pair:
+        found = await pair.ask(asked)
+        await pair.emptied()
+        degrees = [(await worker.status()).tp_size for worker in (pair.prefill.worker, pair.decode.worker)]
+        handoffs = (await pair.decode.worker.status()).transfers.count
+    alike(found, await alone(folder, asked, kv_dtype=kv_dtype, max_len=256))
+    assert degrees == [prefill, decode]
+    assert handoffs == len(asked)
+
+
+@pytest.mark.parametrize(
+    ("family", "kv_dtype"),
+    [
+        pytest.param("hybrid", "", marks=pytest.mark.long),
+        pytest.param("sliding", "", marks=pytest.mark.long),
+        *(pytest.param(family, "fp8", marks=pytest.mark.slow) for family in ("hybrid", "sliding", "dense")),
+    ],
+)
+async def test_retraction_on_two_ranks_changes_no_bit(
+    family: str, kv_dtype: str, request: pytest.FixtureRequest
+) -> None:
+    """Into tensors of a request where there is recurrent state, into a pool of pages where there is none."""
+    folder: Path = request.getfixturevalue(family)
     asked = asking(6)
-    both: dict[str, object] = {"tp": 2}
-    async with paired(hybrid, prefill=both, decode=both, max_len=256) as pair:
+    both: dict[str, object] = {"tp": 2, "kv_dtype": kv_dtype}
+    async with paired(folder, prefill=both, decode=both, max_len=256) as pair:
         right = await pair.ask(asked)
-    async with paired(hybrid, prefill=both, decode=both, max_len=256, retraction=FORCED) as pair:
+    async with paired(folder, prefill=both, decode=both, max_len=256, retraction=FORCED) as pair:
         found = await pair.ask(asked)
         await pair.emptied()
         seen = (await pair.decode.worker.status()).retraction
     assert found == right
     assert seen.by_test == seen.resumed > 5
     assert (seen.recomputed, seen.mismatched) == (0, 0)
+    assert {pool.name for pool in seen.host} == {
+        "hybrid": {"host_bytes"},
+        "sliding": {"host_full", "host_window"},
+        "dense": {"host_full"},
+    }[family]
+    assert not any(pool.held for pool in seen.host)

@@ -19,7 +19,7 @@ def worker(pid: int, device: str | None = "cpu") -> Introduction:
         tp_size=1,
         arena=ArenaMap(1, ()),
         process=ProcessIdentity("boot", 1, 1, 1, pid, 1),
-        nixl=NixlEndpoint(f"a{pid}", b"", b"", region, region) if device else None,
+        nixl=NixlEndpoint(f"a{pid}", b"", b"", (region,), region) if device else None,
     )
 
 

@@ -66,8 +66,8 @@ def test_messages_carry_state_from_device_to_device() -> None:
     source.arena.random_()
     arena, ours, theirs = map_arena(source), rows_of(plan, 1), rows_of(plan, 5)
     blocks = cut_blocks(plan.state(), plan.runs, (Places(ours), arena), (Places(theirs), arena))
-    for message in cut_messages(source.arena, Ticket(RequestId("r"), ReservationId(1), 1), blocks):
-        put_message(target.arena, arena, message, theirs)
+    for message in cut_messages(source.regions, Ticket(RequestId("r"), ReservationId(1), 1), blocks):
+        put_message(target.regions, arena, message, theirs)
     contents = plan.contents(Part.STATE)
     assert digest_contents(target, theirs, contents) == digest_contents(source, ours, contents)
     assert not target.unit_bytes(ComponentName.FULL, 4).any()
@@ -96,4 +96,4 @@ def test_memory_that_peers_cannot_open_is_refused(name: str, monkeypatch: pytest
     storage, _ = storage_on("cuda")
     monkeypatch.setenv(name, "max_split_size_mb:64,expandable_segments:True")
     with pytest.raises(ConfigError, match="expandable_segments"):
-        NixlAgent("refused", storage.arena, Scratch(torch.device("cuda")).memory, NixlConfig())
+        NixlAgent("refused", storage.regions, Scratch(torch.device("cuda")).memory, NixlConfig())

@@ -58,7 +58,7 @@ class Pair:
         self.sender = Sender(self.sending, lambda: None)
 
     def outgoing(self) -> Outgoing:
-        link = LocalLink(self.source.arena, self.target.arena)
+        link = LocalLink(self.source.regions, self.target.regions)
         return Outgoing(self.incoming.grant, self.plan, link, map_arena(self.source), map_arena(self.target))
 
     def send(self, chunk: int) -> None:

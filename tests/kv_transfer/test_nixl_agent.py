@@ -11,6 +11,7 @@ import torch
 from kv_transfer.nixl_agent import NixlAgent, NixlConfig
 from segue.errors import ConfigError, ServingError, TransferRefused
 from segue.peering import metadata_digest
+from segue.state.regions import Regions
 
 WAIT_S = 30.0
 BLOCKS = np.array([[0, 512, 256], [1024, 0, 128]], dtype=np.int64)
@@ -22,7 +23,7 @@ class Party:
     def __init__(self) -> None:
         self.arena = torch.randint(1, 256, (4096,), dtype=torch.uint8)
         self.scratch = torch.zeros(64, dtype=torch.uint8)
-        self.agent = NixlAgent(f"party-{uuid4().hex[:8]}", self.arena, self.scratch, NixlConfig())
+        self.agent = NixlAgent(f"party-{uuid4().hex[:8]}", Regions([self.arena]), self.scratch, NixlConfig())
 
 
 @pytest.fixture
@@ -90,6 +91,31 @@ def test_a_write_to_a_peer_that_is_not_known_is_a_typed_error(pair: tuple[Party,
     with pytest.raises(ServingError, match="pages"):
         ours.agent.write(theirs.agent.endpoint, BLOCKS, "pages").result(WAIT_S)
     ours.agent.disconnect(theirs.agent.endpoint.agent).result(WAIT_S)
+
+
+def test_a_write_reaches_every_region_from_every_region() -> None:
+    """As many regions on one side as ranks, another number on the other."""
+    parties = []
+    for count in (2, 3):
+        regions = Regions([torch.randint(1, 256, (512,), dtype=torch.uint8) for _ in range(count)])
+        name = f"party-{uuid4().hex[:8]}"
+        parties.append((NixlAgent(name, regions, torch.zeros(64, dtype=torch.uint8), NixlConfig()), regions))
+    (ours, source), (theirs, target) = parties
+    theirs.expect()
+    ours.connect(theirs.endpoint).result(WAIT_S)
+    expected = [tensor.clone() for tensor in target.tensors]
+    blocks = []
+    for to in range(3):
+        for by in range(2):
+            place = 128 * by
+            blocks.append([source.starts[by] + 64 * to, target.starts[to] + place, 64])
+            expected[to][place : place + 64] = source.tensors[by][64 * to : 64 * to + 64]
+    try:
+        ours.write(theirs.endpoint, np.array(blocks, dtype=np.int64), "pages").result(WAIT_S)
+        assert all(torch.equal(one, other) for one, other in zip(target.tensors, expected, strict=True))
+    finally:
+        ours.close()
+        theirs.close()
 
 
 def test_a_block_outside_the_peers_arena_never_reaches_the_library(pair: tuple[Party, Party]) -> None:

@@ -11,13 +11,14 @@ from kv_transfer.outbox import GrpcLink, Outbox
 from segue.errors import PeerLost
 from segue.handoff import Beat, BlockBytes, FromSender, Settled, Ticket
 from segue.ids import RequestId, ReservationId
+from segue.state.regions import Regions
 
 TICKET = Ticket(RequestId("r"), ReservationId(1), 1)
 BLOCKS = np.array([[0, 8, 4]], dtype=np.int64)
 
 
 def outbox() -> Outbox:
-    return Outbox(asyncio.get_running_loop(), torch.arange(16, dtype=torch.uint8))
+    return Outbox(asyncio.get_running_loop(), Regions([torch.arange(16, dtype=torch.uint8)]))
 
 
 async def test_messages_and_bytes_leave_in_the_order_in_which_they_came() -> None:

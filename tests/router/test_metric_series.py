@@ -107,6 +107,13 @@ async def test_what_a_worker_says_of_replay_is_on_the_page() -> None:
     assert seen["segue:replay_pending_records",] == 2
 
 
+async def test_how_many_ranks_a_worker_has_is_on_the_page() -> None:
+    async with FakeWorker(answer) as worker:
+        worker.tp_size = 4
+        seen = await samples(worker)
+    assert seen["segue:worker_ranks",] == 4
+
+
 async def test_the_sets_of_a_pool_add_up_on_the_page() -> None:
     async with FakeWorker(answer) as worker:
         seen = await samples(worker)

@@ -128,6 +128,7 @@ class FakeWorker(WorkerServicer):
         self.cache = CacheFigures()
         self.retraction = RetractionFigures()
         self.replay = ReplayFigures()
+        self.tp_size = 1
         self.live: dict[Handle, FakeChoice] = {}
         self.specs: list[GenerateSpec] = []
         self.attaches: list[Attach] = []
@@ -224,6 +225,7 @@ class FakeWorker(WorkerServicer):
                 steps=next(self._numbers),
                 generated_tokens=0,
                 prefill_tokens=0,
+                tp_size=self.tp_size,
                 pools=(pool,),
                 cache=self.cache,
                 retraction=self.retraction,

@@ -58,7 +58,7 @@ def shared_storage(state: ModelState, page_tokens: int, units: int, tp: int) -> 
     """Storage that so many ranks share, full of another tenant's bytes."""
     made = layouts(state, page_tokens, Shard(0, tp))
     counts = {layout.component: units for layout in made}
-    return SharedStorage(made, counts, lambda size: torch.full((size,), 0xA5, dtype=torch.uint8))
+    return SharedStorage(made, counts, lambda size: [torch.full((size,), 0xA5, dtype=torch.uint8) for _ in range(tp)])
 
 
 def write_pages(storage: Storage, row: UnitRow, request: str, start: int, stop: int) -> None:

@@ -142,7 +142,7 @@ class Worker:
         self.agent: NixlAgent | None = None
         if setting.transport == "nixl":
             config = NixlConfig(ucx_tls=setting.ucx_tls)
-            self.agent = NixlAgent(str(self.worker_id), self.storage.arena, self._scratch.memory, config)
+            self.agent = NixlAgent(str(self.worker_id), self.storage.regions, self._scratch.memory, config)
         watch = ProcessWatch.open if setting.watch else see_nothing
         self.peers = Peers(self._introduction(), self.agent, self._scratch, timeout_s=5.0, watch=watch)
 
@@ -304,7 +304,7 @@ class _Prefill(transfer_pb2_grpc.PrefillServicer):
         start = receiver_message_from_proto(await anext(request_iterator))
         assert isinstance(start, Start)
         worker = self._worker
-        outbox = Outbox(asyncio.get_running_loop(), worker.storage.arena)
+        outbox = Outbox(asyncio.get_running_loop(), worker.storage.regions)
         peer = worker.peers.find(start.worker_id)
         link: Link = GrpcLink(outbox)
         if start.transport is TransportName.NIXL:

@@ -135,8 +135,10 @@ def introduction(nixl: NixlEndpoint | None) -> Introduction:
 
 
 def test_an_introduction_arrives_as_it_was_with_and_without_nixl() -> None:
-    regions = MemoryRegion(1 << 63, LARGE, "cuda", 3), MemoryRegion(1 << 62, 9, "cpu", 0)
-    endpoint = NixlEndpoint("agent", b"\0blob", metadata_digest(b"\0blob"), *regions)
+    arena = MemoryRegion(1 << 63, LARGE, "cuda", 3), MemoryRegion(1 << 61, LARGE, "cuda", 4, offset=2 * LARGE)
+    scratch = MemoryRegion(1 << 62, 9, "cpu", 0)
+    endpoint = NixlEndpoint("agent", b"\0blob", metadata_digest(b"\0blob"), arena, scratch)
+    assert endpoint.arena_bytes == 3 * LARGE
     for value in (introduction(endpoint), introduction(None)):
         raw = introduction_to_proto(value).SerializeToString()
         came = introduction_from_proto(pb.Introduction.FromString(raw))
@@ -149,11 +151,17 @@ def test_an_introduction_arrives_as_it_was_with_and_without_nixl() -> None:
         )
 
 
+def test_an_endpoint_without_memory_is_refused() -> None:
+    message = introduction_to_proto(introduction(NixlEndpoint("agent", b"", b"", (), MemoryRegion(0, 1, "cpu", 0))))
+    with pytest.raises(TransferRefused, match="NIXL endpoint of agent has no memory"):
+        introduction_from_proto(message)
+
+
 def test_truncated_metadata_is_refused_before_the_library_sees_it() -> None:
     region = MemoryRegion(0, 1, "cpu", 0)
-    NixlEndpoint("agent", b"blob", metadata_digest(b"blob"), region, region).require_whole()
+    NixlEndpoint("agent", b"blob", metadata_digest(b"blob"), (region,), region).require_whole()
     with pytest.raises(TransferRefused, match=r"metadata of agent arrived damaged \(3 bytes\)"):
-        NixlEndpoint("agent", b"blo", metadata_digest(b"blob"), region, region).require_whole()
+        NixlEndpoint("agent", b"blo", metadata_digest(b"blob"), (region,), region).require_whole()
 
 
 def test_the_unary_calls_keep_their_values() -> None:

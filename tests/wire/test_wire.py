@@ -259,6 +259,7 @@ def test_description_and_status_survive_the_wire() -> None:
         steps=3,
         generated_tokens=4,
         prefill_tokens=5,
+        tp_size=4,
         pools=(pool,),
         cache=cache,
         retraction=retraction,

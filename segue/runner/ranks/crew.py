@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -65,6 +65,7 @@ class Crew:
         self.memory = SharedMemory.create()
         self.folder = tempfile.mkdtemp(prefix="segue-ranks-")
         """Where the ranks meet: private to this user, gone with the crew."""
+        self._at_end: list[Callable[[], None]] = []
         self._members: dict[int, _Member] = {}
         try:
             for rank in range(1, tp_size):
@@ -88,6 +89,10 @@ class Crew:
     def pids(self) -> tuple[int, ...]:
         """The processes of ranks 1, 2, ..."""
         return tuple(member.process.pid for member in self._members.values())
+
+    def at_end(self, told: Callable[[], None]) -> None:
+        """`told` is called when a rank is found lost, on the thread that finds it, and when the crew is closed."""
+        self._at_end.append(told)
 
     def introduce(self, about: bytes) -> None:
         """What every rank must know first. Raises RankLost."""
@@ -130,6 +135,8 @@ class Crew:
             member.process.wait()
             member.orders.close()
             member.life.close()
+        for told in self._at_end:
+            told()
         self.memory.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -167,6 +174,10 @@ class Crew:
             with self._lost_once:
                 if not self.lost.done():
                     self.lost.set_exception(verdict)
+            # One that is stopped keeps its connections: others would wait for it.
+            member.process.kill()
+            for told in self._at_end:
+                told()
             # The engine thread may wait for its answer.
             member.orders.shut()
 

@@ -7,19 +7,24 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from segue.batch.step import IntArray
 from segue.ids import Slot
 from segue.kernels.recurrence.replaying import RingFolds
 from segue.runner.context import Model
 from segue.runner.ranks.crew import RANK_VARIABLE
+from segue.runner.ranks.device_memory import open_handle
 from segue.runner.ranks.frames import Frames
 from segue.runner.ranks.memory import SharedMemory
-from segue.runner.ranks.orders import COMPONENTS, Order, Reader, decode_step
+from segue.runner.ranks.orders import Order, decode_allocation, decode_step
 from segue.state.layout import Shard, layouts
 from segue.state.rings import Rings
 from segue.state.spec import ComponentName
 from segue.state.storage import Storage, arena_bytes
+
+CarryOut: TypeAlias = Callable[[Order, IntArray], None]
+"""What does an order, whatever that takes. Raises RankLost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +42,7 @@ class Follower:
     def __init__(
         self, model: Model, shard: Shard, page_tokens: int, memory: SharedMemory, meet: Callable[[], None]
     ) -> None:
-        """`memory` is that of the whole worker; `meet` joins the group that the model sums over."""
+        """`memory` is the whole worker's where it is of the host; `meet` joins the group that the model sums over."""
         self._model, self._shard, self._page_tokens, self._memory = model, shard, page_tokens, memory
         self._storage: Storage | None = None
         self._rings: Rings | None = None
@@ -47,6 +52,7 @@ class Follower:
             Order.ALLOCATE: self._allocate,
             Order.COMPUTE: self._compute,
             Order.FOLD: self._fold,
+            Order.SETTLE: lambda _: self.storage.regions.settle(),
         }
 
     @property
@@ -59,15 +65,15 @@ class Follower:
         self._handlers[order](values)
 
     def _allocate(self, values: IntArray) -> None:
-        """Maps state: units of each component (0: the model has none), ring rows and ring length."""
-        reader = Reader(values)
-        counts = dict(zip(COMPONENTS, reader.some(len(COMPONENTS)).tolist(), strict=True))
-        ring_rows, ring_length = reader.some(2).tolist()
-        reader.end()
+        """Opens what rank 0 has allocated for this rank."""
+        counts, ring_rows, ring_length, handle = decode_allocation(values, self._shard.tp_rank)
         state, device = self._model.state, self._model.device
         ours = layouts(state, self._page_tokens, self._shard)
         size = arena_bytes(ours, counts)
-        arena = self._memory.map(self._shard.tp_size * size)[self._shard.tp_rank * size :][:size]
+        if handle is None:
+            arena = self._memory.map(self._shard.tp_size * size)[self._shard.tp_rank * size :][:size]
+        else:
+            arena = open_handle(handle, device)
         self._storage = Storage(ours, counts, device, arena)
         if ring_rows:
             slots = counts[ComponentName.RECURRENT]
@@ -81,10 +87,11 @@ class Follower:
         assert self._folds is not None, "there are no rings to fold"
         slot, row, count = values.tolist()
         self._folds.fold(Slot(slot), row, count)
+        self.storage.regions.settle()
 
 
-ANSWERED = (Order.BUILD, Order.ALLOCATE, Order.FOLD)
-"""Orders whose end rank 0 waits for; that of a step shows in its last sum."""
+ANSWERED = (Order.BUILD, Order.ALLOCATE, Order.FOLD, Order.SETTLE)
+"""Orders whose end rank 0 waits for."""
 
 
 def answer_call() -> Call:
@@ -95,18 +102,18 @@ def answer_call() -> Call:
     return Call(rank, SharedMemory(memory), Frames(socket.socket(fileno=orders)))
 
 
-def follow(call: Call, make: Callable[[bytes, Call], Follower]) -> None:
+def follow(call: Call, make: Callable[[bytes, Call], CarryOut]) -> None:
     """Carries out orders until rank 0 ends. `make` builds the rank from what rank 0 says first. Raises RankLost."""
     with _until_rank_0_ends():
         about = call.orders.take_bytes()
-    follower, order = make(about, call), Order.BUILD
+    carry_out, order = make(about, call), Order.BUILD
     while True:
         with _until_rank_0_ends():
             if order in ANSWERED:
                 call.orders.put_bytes(order.name.encode())
             number, values = call.orders.take()
         order = Order(number)
-        follower.carry_out(order, values)
+        carry_out(order, values)
 
 
 @contextlib.contextmanager

@@ -4,7 +4,7 @@ Orders are carried out in the order in which they are given, beside rank 0's own
 nothing else shows are answered by every rank.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import IntEnum
 
 import numpy as np
@@ -25,6 +25,7 @@ class Order(IntEnum):
     ALLOCATE = 3
     COMPUTE = 4
     FOLD = 5
+    SETTLE = 6
 
 
 COMPONENTS = tuple(ComponentName)
@@ -49,8 +50,12 @@ class Reader:
         """As many as the next integer says."""
         return self.some(self.one())
 
+    @property
+    def ended(self) -> bool:
+        return self._at == len(self._values)
+
     def end(self) -> None:
-        assert self._at == len(self._values), "an order has more than was read"
+        assert self.ended, "an order has more than was read"
 
 
 def counted(*parts: Sequence[int] | IntArray) -> IntArray:
@@ -59,6 +64,26 @@ def counted(*parts: Sequence[int] | IntArray) -> IntArray:
     for part in parts:
         rows += [np.array([len(part)], dtype=np.int64), np.asarray(part, dtype=np.int64)]
     return np.concatenate(rows)
+
+
+def encode_allocation(
+    counts: Mapping[ComponentName, int], ring_rows: int, ring_length: int, handles: Sequence[IntArray]
+) -> IntArray:
+    """Units of each component (0: the model has none), ring rows and ring length.
+
+    `handles` lead to the memory of ranks 1, 2, ... where each has its own.
+    """
+    return counted([*(counts.get(name, 0) for name in COMPONENTS), ring_rows, ring_length], *handles)
+
+
+def decode_allocation(values: IntArray, rank: int) -> tuple[dict[ComponentName, int], int, int, IntArray | None]:
+    """The values of `encode_allocation`, of the handles that of one rank."""
+    reader = Reader(values)
+    *counts, ring_rows, ring_length = reader.counted().tolist()
+    handles = []
+    while not reader.ended:
+        handles.append(reader.counted())
+    return dict(zip(COMPONENTS, counts, strict=True)), ring_rows, ring_length, handles[rank - 1] if handles else None
 
 
 def encode_step(step: StepContext) -> IntArray:

@@ -1,39 +1,25 @@
-"""Sums and joins over the processes of a worker, by gloo on this machine's own loopback."""
+"""Sums and joins over the processes of a worker."""
 
-from datetime import timedelta
-from pathlib import Path
-from typing import Protocol, cast
+import threading
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch.distributed import FileStore, ProcessGroupGloo  # type: ignore[attr-defined]  # its stub forgets one
 
 from segue.errors import RankLost
+from segue.runner.ranks.groups import Group, meet
 from segue.state.layout import Shard
 
-
-class Begun(Protocol):
-    """An operation of a group."""
-
-    def wait(self) -> object: ...
-
-
-class Group(Protocol):
-    """What is used of a group of torch.distributed, whose stubs do not have it."""
-
-    def allreduce(self, tensors: list[Tensor]) -> Begun: ...
-
-    def allgather(self, outputs: list[list[Tensor]], inputs: list[Tensor]) -> Begun: ...
-
-    def gather(self, outputs: list[Tensor], inputs: Tensor, root: int) -> Begun: ...
+_ABANDON_S = 2.0
 
 
 class ProcessRanks:
     """One rank's end of the group (segue.layers.ranks.Ranks). With `ordered` a sum does not depend on the batch."""
 
-    def __init__(self, shard: Shard, *, ordered: bool) -> None:
-        """Knows its place at once; sums nothing before `meet`."""
+    def __init__(self, shard: Shard, devices: Sequence[torch.device], *, ordered: bool) -> None:
+        """Knows its place at once; sums nothing before `meet`. `devices` are those of all ranks."""
         self.shard = shard
+        self._devices = devices
         self._met: Group | None = None
         # Two addends have one order. Of more, every element is to have the same.
         self._ordered = ordered and shard.tp_size > 2
@@ -41,20 +27,24 @@ class ProcessRanks:
     def meet(self, folder: str, limit_s: float) -> None:
         """Meets the other ranks, all of which do the same now; their folder is private to them.
 
-        Raises RankLost when one does not come within `limit_s`, and later from sums that it takes no part in for so
-        long.
+        Raises RankLost when one does not come within `limit_s`, and later from sums that it takes no part in: for so
+        long, or until `abandon`.
         """
         shard = self.shard
-        options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]  # so is this
-        options._devices = [ProcessGroupGloo.create_device(hostname="127.0.0.1")]
-        options._timeout = timedelta(seconds=limit_s)
         try:
-            store = FileStore(str(Path(folder) / "store"), shard.tp_size)
-            store.set_timeout(timedelta(seconds=limit_s))
-            group = ProcessGroupGloo(store, shard.tp_rank, shard.tp_size, options)
+            self._met = meet(folder, shard, self._devices, limit_s)
+            met = self._met.sum(torch.ones(1, device=self._devices[shard.tp_rank])).item()
         except RuntimeError as error:
             raise RankLost(f"rank {shard.tp_rank} of {shard.tp_size} did not meet the others: {error}") from error
-        self._met = cast(Group, group)
+        assert met == shard.tp_size, f"{met} ranks have met, not {shard.tp_size}"
+
+    def abandon(self) -> None:
+        """A rank is gone: who waits for it in a sum waits no longer. From any thread, also more than once."""
+        if (group := self._met) is not None:
+            # What waits for a device may take long to give up, and whoever calls has more to do.
+            giving_up = threading.Thread(target=group.abort, name="abandoning ranks", daemon=True)
+            giving_up.start()
+            giving_up.join(_ABANDON_S)
 
     @property
     def _group(self) -> Group:
@@ -65,10 +55,8 @@ class ProcessRanks:
         """Raises RankLost."""
         try:
             if not self._ordered:
-                self._group.allreduce([part]).wait()
-                return part
-            parts = [torch.empty_like(part) for _ in range(self.shard.tp_size)]
-            self._group.allgather([parts], [part]).wait()
+                return self._group.sum(part)
+            parts = self._group.all_parts(part)
         except RuntimeError as error:
             raise self._lost(error) from error
         total = parts[0]
@@ -80,13 +68,11 @@ class ProcessRanks:
         """Raises RankLost."""
         padded = torch.zeros(part.shape[0], max(widths), dtype=part.dtype, device=part.device)
         padded[:, : part.shape[1]] = part
-        leads = self.shard.tp_rank == 0
-        parts = [torch.empty_like(padded) for _ in widths] if leads else []
         try:
-            self._group.gather(parts, padded, 0).wait()
+            parts = self._group.gather(padded)
         except RuntimeError as error:
             raise self._lost(error) from error
-        if not leads:
+        if self.shard.tp_rank != 0:
             return part
         return torch.cat([one[:, :width] for one, width in zip(parts, widths, strict=True)], 1)
 

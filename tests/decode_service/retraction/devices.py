@@ -12,7 +12,7 @@ from segue.state.needs import first_window_page, page_count
 from segue.state.pool import Pool
 from segue.state.recurrent import SlotStates
 from segue.state.spec import ComponentName, DType, ModelState, StateTensor
-from segue.state.storage import Storage
+from segue.state.storage import SharedStorage, Storage
 from segue.state.tables import StateTables
 
 FULL, WINDOW, RECURRENT = ComponentName
@@ -51,11 +51,20 @@ class Device:
         units: int = 32,
         config: RetractionConfig | None = None,
         device: str = "cpu",
+        tp: int = 1,
     ) -> None:
+        """With `tp` ranks each has a region of its own."""
         self.state = state
         self.page_tokens = page_tokens
-        made = layouts(state, page_tokens, Shard())
-        self.storage = Storage(made, {layout.component: units for layout in made}, torch.device(device))
+        made = layouts(state, page_tokens, Shard(0, tp))
+        counts = {layout.component: units for layout in made}
+        self.storage = Storage(made, counts, torch.device(device))
+        if tp > 1:
+            count = torch.cuda.device_count()
+            places = [device if device == "cpu" else f"cuda:{rank % count}" for rank in range(tp)]
+            self.storage = SharedStorage(
+                made, counts, lambda size: [torch.zeros(size, dtype=torch.uint8, device=place) for place in places]
+            )
         self.scribble(0)
         self.pools = {layout.component: Pool(layout.component.value, units) for layout in made}
         self.slots = SlotStates(self.storage, units)
@@ -64,8 +73,8 @@ class Device:
 
     def scribble(self, seed: int) -> None:
         """Other bytes everywhere."""
-        arena = self.storage.arena
-        arena.random_(0, 256, generator=torch.Generator(arena.device).manual_seed(seed))
+        for number, region in enumerate(self.storage.regions.tensors):
+            region.random_(0, 256, generator=torch.Generator(region.device).manual_seed(100 * number + seed))
 
     def scatter(self, seed: int) -> None:
         """From now on the pools hand units out in a random order."""
@@ -125,9 +134,10 @@ class Device:
         return {component: found[component] for component in self.pools}
 
     def bytes_of(self, units: dict[ComponentName, list[int]]) -> list[bytes]:
-        """The bytes of units, in order."""
+        """The bytes of units, in order, of one rank after another."""
         return [
-            self.storage.unit_bytes(component, unit).cpu().numpy().tobytes()
+            rank.unit_bytes(component, unit).cpu().numpy().tobytes()
+            for rank in self.storage.ranks
             for component, numbers in units.items()
             for unit in numbers
         ]

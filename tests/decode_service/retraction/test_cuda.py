@@ -43,6 +43,16 @@ def test_every_component_comes_back_to_the_bit(components: tuple[ComponentName, 
         round_trip(device, depth)
 
 
+@pytest.mark.parametrize("tp", [2, 4])
+@pytest.mark.parametrize("components", TRAITS, ids="+".join)
+def test_what_every_rank_has_comes_back_to_the_bit(components: tuple[ComponentName, ...], tp: int) -> None:
+    """From regions of their own, on all devices there are."""
+    config = RetractionConfig(host_bytes=HOST_BYTES, verify=True)
+    device = Device(model_state(components), config=config, device="cuda", tp=tp)
+    for depth in (1, 5, 18):
+        round_trip(device, depth)
+
+
 @pytest.mark.parametrize("scattered", [True, False])
 def test_more_than_the_staging_memory_holds_comes_back_to_the_bit(scattered: bool) -> None:
     pages = 2 * STAGING_BYTES // (1 << 20) + 3

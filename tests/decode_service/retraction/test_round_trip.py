@@ -1,10 +1,13 @@
 """What comes back is what was saved, to the bit, whatever the model, the pages, the depth and the places."""
 
+import itertools
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from decode_service.retraction.config import BackendName, RetractionConfig
+from decode_service.retraction.copies import All
 from segue.state.spec import ComponentName, DType
 from tests.decode_service.retraction.devices import (
     ALL,
@@ -64,10 +67,10 @@ def round_trip(device: Device, depth: int, **extra: int) -> None:
 
 def assert_tails_are_clear(device: Device, needed: dict[ComponentName, list[int]], depth: int) -> None:
     used = (depth - 1) % device.page_tokens + 1
-    for component in {FULL, WINDOW} & needed.keys():
-        for field in device.storage.layouts[component].fields:
+    for rank, component in itertools.product(device.storage.ranks, {FULL, WINDOW} & needed.keys()):
+        for field in rank.layouts[component].fields:
             for page in needed[component][-1:]:
-                view = device.storage.view(field.tensor.layer, field.tensor.name)
+                view = rank.view(field.tensor.layer, field.tensor.name)
                 assert not view[page, :, used:].float().any()
 
 
@@ -83,6 +86,40 @@ def test_every_component_comes_back_to_the_bit(
         device = Device(state, page_tokens, units=40, config=config)
         for depth in (1, 2, 33) if page_tokens == 1 else (1, 63, 64, 65, 128, 130):
             round_trip(device, depth)
+
+
+@pytest.mark.parametrize("tp", [2, 4])
+@pytest.mark.parametrize("components", TRAITS, ids="+".join)
+def test_what_every_rank_has_comes_back_from_its_region_to_its_region(
+    components: tuple[ComponentName, ...], tp: int
+) -> None:
+    """Of four ranks two share each of two head groups: what they have differs here, and comes back as it was."""
+    for dtype in DTYPES:
+        config = RetractionConfig(host_bytes=HOST_BYTES, verify=True)
+        device = Device(model_state(components, dtype=dtype), units=40, config=config, tp=tp)
+        device.scatter(tp)
+        for depth in (1, 5, 33):
+            round_trip(device, depth)
+
+
+class Reached:
+    """A mark of some device."""
+
+    def __init__(self, *, reached: bool) -> None:
+        self.reached = reached
+
+    def query(self) -> bool:
+        return self.reached
+
+
+def test_a_copy_has_finished_when_every_device_has_its_part() -> None:
+    marks = [Reached(reached=False) for _ in range(2)]
+    copied = All(marks)
+    assert not copied.query()
+    marks[1].reached = True
+    assert not copied.query()
+    marks[0].reached = True
+    assert copied.query()
 
 
 @settings(max_examples=60)

@@ -12,12 +12,13 @@ from segue.wire import GenerateSpec
 from tests.handoff.pair import engine_config
 from tests.handoff.test_retraction import asking as asking_for
 
+SMALL: dict[str, object] = {"deterministic": False, "state_bytes": 4 << 20, "max_len": 256, "chunk_tokens": 16}
+
 
 @contextmanager
 def engine(folder: Path, **changes: object) -> Iterator[BuiltEngine]:
     """Ended with all its ranks when the block ends."""
-    small: dict[str, object] = {"deterministic": False, "state_bytes": 4 << 20, "max_len": 256, "chunk_tokens": 16}
-    built = load_engine(engine_config(folder, "both", **{**small, **changes}), ModelFolder.open(folder))
+    built = load_engine(engine_config(folder, "both", **{**SMALL, **changes}), ModelFolder.open(folder))
     try:
         yield built
     finally:

@@ -41,10 +41,13 @@ def test_a_rank_lost_between_steps_is_known(hybrid: Path, number: signal.Signals
     with engine(hybrid, tp=2, rank_limit_s=LIMIT_S) as built:
         assert built.crew is not None
         os.kill(built.crew.pids[0], number)
+        (pid,) = built.crew.pids
         with pytest.raises(RankLost, match="rank 1 of 2"):
             built.crew.lost.result(LIMIT_S + 3)
         with pytest.raises(RankLost):
             step_for_ever(built)
+        # One that is only stopped would keep others waiting.
+        _until(lambda: not _lives(pid))
 
 
 @pytest.mark.parametrize("number", SIGNALS)
@@ -128,6 +131,15 @@ async def test_of_a_worker_that_lost_a_rank_nothing_is_left(hybrid: Path) -> Non
     _until(lambda: not any(_runs(pid) for pid in crew.pids) and not Path(crew.folder).exists())
 
 
+def test_who_waits_for_ranks_is_told_when_one_is_lost_and_when_all_end() -> None:
+    told: list[bool] = []
+    with Crew(2, [sys.executable, "-c", "import time; time.sleep(60)"], LIMIT_S) as crew:
+        crew.at_end(lambda: told.append(crew.lost.done()))
+        os.kill(crew.pids[0], signal.SIGKILL)
+        _until(lambda: told == [True])
+    assert told == [True, True]
+
+
 def test_of_a_crew_that_has_ended_nothing_is_left() -> None:
     before = descriptors()
     with Crew(3, [sys.executable, "-c", "import time; time.sleep(60)"], LIMIT_S) as crew:
@@ -155,6 +167,14 @@ def _runs(pid: int) -> bool:
     except ProcessLookupError:
         return False
     return True
+
+
+def _lives(pid: int) -> bool:
+    """Whether it has not ended, be its end known or not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
 
 
 def _until(done: Callable[[], bool]) -> None:
