@@ -9,13 +9,12 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from decode_service.snapshots.commands import SnapshotDone, TakeSnapshot
-from decode_service.snapshots.exports import SnapshotFigures
 from decode_service.snapshots.restoring import Restored
 from segue.engine_facts import EngineStatus
 from segue.errors import ServingError
 from segue.handoff import Ask, BlockBytes, CheckpointPushed, Finished, Progress, Ticket
 from segue.ids import Handle, WorkerId
-from segue.wire import Cancel, Finish, GenerateSpec, Transfers
+from segue.wire import Cancel, Finish, GenerateSpec, SnapshotFigures, Transfers
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from decode_service.commands import (
 from decode_service.intake import Intake, Reply
 from decode_service.snapshots.commands import SnapshotDone, TakeSnapshot
 from decode_service.snapshots.copying import Copies
-from decode_service.snapshots.exports import Exports, SnapshotFigures
+from decode_service.snapshots.exports import Exports
 from decode_service.snapshots.restoring import Restored
 from kv_transfer.hosting.config import TransferConfig
 from kv_transfer.hosting.loading import Loaded
@@ -33,7 +33,7 @@ from segue.batch.role import Role
 from segue.batch.suffix_costs import Rule
 from segue.engine import Engine
 from segue.errors import ContextTooLong, InvalidRequest, ServingError, SnapshotCapacity
-from segue.wire import Cancel, Finish, Transfers
+from segue.wire import Cancel, Finish, SnapshotFigures, Transfers
 
 WAIT_S = 0.05
 """How often somebody who waits for a request to have a whole state is looked at while nothing is computed."""

@@ -205,7 +205,8 @@ class Worker:
             self._question = asyncio.wrap_future(report.answer)
         figures = await asyncio.shield(self._question)
         facts = self._identity.facts
-        return worker_status(self.worker_id, facts, figures.engine, figures.transfers, ready=self.ready)
+        told = worker_status(self.worker_id, facts, figures.engine, figures.transfers, ready=self.ready)
+        return replace(told, snapshots=figures.snapshots)
 
     async def drain(self, budget_s: float) -> None:
         """Lets live requests finish within the budget, ends the rest with an error, and ends every stream.

@@ -8,6 +8,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from router.cache_metrics import CacheSeries
 from router.replay_metrics import ReplaySeries
 from router.retraction_metrics import RetractionSeries
+from router.snapshot_metrics import SnapshotSeries
 from router.transfer_metrics import TransferSummaries
 from segue.errors import ServingError
 from segue.wire import PoolStatus, Usage, WorkerStatus
@@ -57,8 +58,9 @@ class Metrics:
         self._retractions = RetractionSeries()
         self._registry.register(self._caches)
         self._registry.register(self._retractions)
-        self._replays = ReplaySeries()
+        self._replays, self._snapshots = ReplaySeries(), SnapshotSeries()
         self._registry.register(self._replays)
+        self._registry.register(self._snapshots)
         self._pools = {
             component: self._gauge(name, text, ["model_name", "worker"])
             for component, (name, text) in _POOL_GAUGES.items()
@@ -128,6 +130,7 @@ class Metrics:
         self._transfers.set({worker: status.transfers for worker, status in statuses.items()})
         self._caches.set(statuses)
         self._retractions.set({worker: status.retraction for worker, status in statuses.items()})
+        self._snapshots.set({worker: status.snapshots for worker, status in statuses.items()})
         self._replays.set({worker: status.replay for worker, status in statuses.items()})
         return generate_latest(self._registry)
 

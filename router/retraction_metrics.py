@@ -24,7 +24,8 @@ class RetractionSeries(Collector):
         )
         returns = CounterMetricFamily(
             "segue:retraction_returns",
-            "Requests that came back: resumed from a backup, or recomputed because there was none or it had changed",
+            "Requests that came back: resumed from a backup, recomputed because there was none or it had changed, or "
+            "restored from a snapshot",
             labels=["worker", "how"],
         )
         mismatches = CounterMetricFamily(
@@ -51,6 +52,7 @@ class RetractionSeries(Collector):
             causes.add_metric([worker, "test"], figures.by_test)
             returns.add_metric([worker, "resumed"], figures.resumed)
             returns.add_metric([worker, "recomputed"], figures.recomputed)
+            returns.add_metric([worker, "restored"], figures.restored)
             mismatches.add_metric([worker], figures.mismatched)
             waiting.add_metric([worker], figures.waiting)
             copied.add_metric([worker, "out"], figures.saved_bytes)

@@ -17,20 +17,10 @@ from segue.engine import Engine
 from segue.errors import ServingError, SnapshotFailed, SnapshotNotReady
 from segue.ids import Handle
 from segue.state.snapshot.manifest import ManifestRequest, ManifestState, OutputToken
-from segue.wire import sampling_to_json
+from segue.wire import SnapshotFigures, sampling_to_json
 
 READY_S = 10.0
 """How long a request that has no whole state here now is waited for."""
-
-
-@dataclass(frozen=True, slots=True)
-class SnapshotFigures:
-    """Of one worker since its start."""
-
-    exported: int = 0
-    copied: int = 0
-    failed: int = 0
-    bytes: int = 0
 
 
 @dataclass(slots=True)

@@ -403,7 +403,7 @@ class PoolStatus(_message.Message):
     def __init__(self, component: _Optional[str] = ..., capacity: _Optional[int] = ..., free: _Optional[int] = ..., held: _Optional[int] = ..., cached: _Optional[int] = ..., reserved: _Optional[int] = ..., quarantined: _Optional[int] = ..., sink: _Optional[int] = ..., unit_bytes: _Optional[int] = ...) -> None: ...
 
 class WorkerStatus(_message.Message):
-    __slots__ = ("tp_size", "ready", "running", "waiting", "steps", "generated_tokens", "prefill_tokens", "pools", "unpromised", "promised", "transfers", "cache", "retraction", "replay", "worker_id")
+    __slots__ = ("tp_size", "ready", "running", "waiting", "steps", "generated_tokens", "prefill_tokens", "pools", "unpromised", "promised", "transfers", "cache", "retraction", "replay", "snapshots", "worker_id")
     TP_SIZE_FIELD_NUMBER: _ClassVar[int]
     READY_FIELD_NUMBER: _ClassVar[int]
     RUNNING_FIELD_NUMBER: _ClassVar[int]
@@ -418,6 +418,7 @@ class WorkerStatus(_message.Message):
     CACHE_FIELD_NUMBER: _ClassVar[int]
     RETRACTION_FIELD_NUMBER: _ClassVar[int]
     REPLAY_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOTS_FIELD_NUMBER: _ClassVar[int]
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     tp_size: int
     ready: bool
@@ -433,8 +434,21 @@ class WorkerStatus(_message.Message):
     cache: Cache
     retraction: Retraction
     replay: Replay
+    snapshots: Snapshots
     worker_id: str
-    def __init__(self, tp_size: _Optional[int] = ..., ready: _Optional[bool] = ..., running: _Optional[int] = ..., waiting: _Optional[int] = ..., steps: _Optional[int] = ..., generated_tokens: _Optional[int] = ..., prefill_tokens: _Optional[int] = ..., pools: _Optional[_Iterable[_Union[PoolStatus, _Mapping]]] = ..., unpromised: _Optional[int] = ..., promised: _Optional[int] = ..., transfers: _Optional[_Union[Transfers, _Mapping]] = ..., cache: _Optional[_Union[Cache, _Mapping]] = ..., retraction: _Optional[_Union[Retraction, _Mapping]] = ..., replay: _Optional[_Union[Replay, _Mapping]] = ..., worker_id: _Optional[str] = ...) -> None: ...
+    def __init__(self, tp_size: _Optional[int] = ..., ready: _Optional[bool] = ..., running: _Optional[int] = ..., waiting: _Optional[int] = ..., steps: _Optional[int] = ..., generated_tokens: _Optional[int] = ..., prefill_tokens: _Optional[int] = ..., pools: _Optional[_Iterable[_Union[PoolStatus, _Mapping]]] = ..., unpromised: _Optional[int] = ..., promised: _Optional[int] = ..., transfers: _Optional[_Union[Transfers, _Mapping]] = ..., cache: _Optional[_Union[Cache, _Mapping]] = ..., retraction: _Optional[_Union[Retraction, _Mapping]] = ..., replay: _Optional[_Union[Replay, _Mapping]] = ..., snapshots: _Optional[_Union[Snapshots, _Mapping]] = ..., worker_id: _Optional[str] = ...) -> None: ...
+
+class Snapshots(_message.Message):
+    __slots__ = ("exported", "copied", "failed", "bytes")
+    EXPORTED_FIELD_NUMBER: _ClassVar[int]
+    COPIED_FIELD_NUMBER: _ClassVar[int]
+    FAILED_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    exported: int
+    copied: int
+    failed: int
+    bytes: int
+    def __init__(self, exported: _Optional[int] = ..., copied: _Optional[int] = ..., failed: _Optional[int] = ..., bytes: _Optional[int] = ...) -> None: ...
 
 class Replay(_message.Message):
     __slots__ = ("steps", "folds_full", "folds_checkpoint", "folds_read", "pending")
@@ -451,7 +465,7 @@ class Replay(_message.Message):
     def __init__(self, steps: _Optional[int] = ..., folds_full: _Optional[int] = ..., folds_checkpoint: _Optional[int] = ..., folds_read: _Optional[int] = ..., pending: _Optional[int] = ...) -> None: ...
 
 class Retraction(_message.Message):
-    __slots__ = ("by_memory", "by_test", "requests", "resumed", "recomputed", "mismatched", "waiting", "saved_bytes", "restored_bytes", "copy_s", "away_s", "resumed_extend_tokens", "recomputed_tokens", "host")
+    __slots__ = ("by_memory", "by_test", "requests", "resumed", "recomputed", "mismatched", "waiting", "saved_bytes", "restored_bytes", "copy_s", "away_s", "resumed_extend_tokens", "recomputed_tokens", "host", "restored")
     BY_MEMORY_FIELD_NUMBER: _ClassVar[int]
     BY_TEST_FIELD_NUMBER: _ClassVar[int]
     REQUESTS_FIELD_NUMBER: _ClassVar[int]
@@ -466,6 +480,7 @@ class Retraction(_message.Message):
     RESUMED_EXTEND_TOKENS_FIELD_NUMBER: _ClassVar[int]
     RECOMPUTED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
+    RESTORED_FIELD_NUMBER: _ClassVar[int]
     by_memory: int
     by_test: int
     requests: int
@@ -480,7 +495,8 @@ class Retraction(_message.Message):
     resumed_extend_tokens: int
     recomputed_tokens: int
     host: _containers.RepeatedCompositeFieldContainer[HostPool]
-    def __init__(self, by_memory: _Optional[int] = ..., by_test: _Optional[int] = ..., requests: _Optional[int] = ..., resumed: _Optional[int] = ..., recomputed: _Optional[int] = ..., mismatched: _Optional[int] = ..., waiting: _Optional[int] = ..., saved_bytes: _Optional[int] = ..., restored_bytes: _Optional[int] = ..., copy_s: _Optional[float] = ..., away_s: _Optional[float] = ..., resumed_extend_tokens: _Optional[int] = ..., recomputed_tokens: _Optional[int] = ..., host: _Optional[_Iterable[_Union[HostPool, _Mapping]]] = ...) -> None: ...
+    restored: int
+    def __init__(self, by_memory: _Optional[int] = ..., by_test: _Optional[int] = ..., requests: _Optional[int] = ..., resumed: _Optional[int] = ..., recomputed: _Optional[int] = ..., mismatched: _Optional[int] = ..., waiting: _Optional[int] = ..., saved_bytes: _Optional[int] = ..., restored_bytes: _Optional[int] = ..., copy_s: _Optional[float] = ..., away_s: _Optional[float] = ..., resumed_extend_tokens: _Optional[int] = ..., recomputed_tokens: _Optional[int] = ..., host: _Optional[_Iterable[_Union[HostPool, _Mapping]]] = ..., restored: _Optional[int] = ...) -> None: ...
 
 class HostPool(_message.Message):
     __slots__ = ("name", "capacity", "free", "held")

@@ -18,6 +18,7 @@ from segue.wire.values import (
     PoolStatus,
     ReplayFigures,
     RetractionFigures,
+    SnapshotFigures,
     Transfers,
     WorkerStatus,
 )
@@ -29,7 +30,8 @@ _PROMPTS = [field.name for field in fields(ChosenPrompts)]
 _RETRACTION = [field.name for field in fields(RetractionFigures) if field.name != "host"]
 _HOST = ("name", "capacity", "free", "held")
 _REPLAY = [field.name for field in fields(ReplayFigures)]
-_PARTS = ("worker_id", "transfers", "cache", "retraction", "replay", "pools")
+_SNAPSHOTS = [field.name for field in fields(SnapshotFigures)]
+_PARTS = ("worker_id", "transfers", "cache", "retraction", "replay", "snapshots", "pools")
 _LOAD = [field.name for field in fields(WorkerStatus) if field.name not in _PARTS]
 
 
@@ -43,6 +45,7 @@ def status_to_proto(value: WorkerStatus) -> pb.WorkerStatus:
             **_alike(value.cache, _CACHE),
         ),
         replay=pb.Replay(**_alike(value.replay, _REPLAY)),
+        snapshots=pb.Snapshots(**_alike(value.snapshots, _SNAPSHOTS)),
         retraction=pb.Retraction(
             host=[pb.HostPool(**_alike(pool, _HOST)) for pool in value.retraction.host],
             **_alike(value.retraction, _RETRACTION),
@@ -67,6 +70,7 @@ def status_from_proto(message: pb.WorkerStatus) -> WorkerStatus:
         cache=CacheFigures(hits=hits, prompts=prompts, **_alike(message.cache, _CACHE)),
         retraction=RetractionFigures(host=host, **_alike(message.retraction, _RETRACTION)),
         replay=ReplayFigures(**_alike(message.replay, _REPLAY)),
+        snapshots=SnapshotFigures(**_alike(message.snapshots, _SNAPSHOTS)),
         pools=tuple(PoolStatus(**_alike(pool, _POOL)) for pool in message.pools),
         **_alike(message, _LOAD),
     )

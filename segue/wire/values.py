@@ -35,6 +35,7 @@ __all__ = [
     "RetractionFigures",
     "RouterMessage",
     "Scores",
+    "SnapshotFigures",
     "SnapshotTaken",
     "StepNews",
     "StoredSnapshot",
@@ -191,6 +192,16 @@ class StoredSnapshot:
     claimed_by: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class SnapshotFigures:
+    """Snapshots that a worker wrote since its start: whose requests left it, or ran on; and that it could not write."""
+
+    exported: int = 0
+    copied: int = 0
+    failed: int = 0
+    bytes: int = 0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolStatus:
     """The disjoint sets of one component's pool, in units (pages or slots)."""
@@ -221,7 +232,7 @@ class Transfers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerStatus:
-    """Load of a worker, every one of its pools, and what came of its prefix cache, of retraction and of replay.
+    """Load of a worker, every one of its pools, and what came of its prefix cache, retraction, replay and snapshots.
 
     Of the waiting, `unpromised` await their state from another worker and have no room promised; `promised` ones have,
     and are not among the waiting. `tp_size` ranks share its state.
@@ -242,6 +253,7 @@ class WorkerStatus:
     cache: CacheFigures = field(default_factory=CacheFigures)
     retraction: RetractionFigures = field(default_factory=RetractionFigures)
     replay: ReplayFigures = field(default_factory=ReplayFigures)
+    snapshots: SnapshotFigures = SnapshotFigures()
 
     @property
     def live_count(self) -> int:

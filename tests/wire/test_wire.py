@@ -29,6 +29,7 @@ from segue.wire import (
     RetractionFigures,
     RouterMessage,
     Scores,
+    SnapshotFigures,
     StepNews,
     Usage,
     WorkerDescription,
@@ -249,6 +250,7 @@ def test_description_and_status_survive_the_wire() -> None:
         away_s=1.5,
         resumed_extend_tokens=29,
         recomputed_tokens=30,
+        restored=31,
         host=(PoolCounts("host_full", 10, 6, 3, sink=1), PoolCounts("host_bytes", 64, 32, 32, sink=0)),
     )
     status = WorkerStatus(
@@ -264,6 +266,7 @@ def test_description_and_status_survive_the_wire() -> None:
         cache=cache,
         retraction=retraction,
         replay=ReplayFigures(40, 41, 42, 43, 44),
+        snapshots=SnapshotFigures(50, 51, 52, 53),
     )
     assert status_from_proto(status_to_proto(status)) == status
 
