@@ -107,8 +107,9 @@ class NcclGroup:
         self._shard = shard
         self._aborted = False
         # Not in every build of torch.
-        group = dist.ProcessGroupNCCL(store, shard.tp_rank, shard.tp_size, dist.ProcessGroupNCCL.Options())
-        self._group = cast(_Torch, group)
+        options = dist.ProcessGroupNCCL.Options()
+        options.global_ranks_in_group = list(range(shard.tp_size))
+        self._group = cast(_Torch, dist.ProcessGroupNCCL(store, shard.tp_rank, shard.tp_size, options))
 
     def sum(self, part: Tensor) -> Tensor:
         self._require_whole()
