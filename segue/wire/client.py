@@ -77,7 +77,10 @@ class WorkerClient:
 
     async def status(self, timeout_s: float) -> WorkerStatus:
         call = self._stub.Status(pb.StatusRequest(), timeout=timeout_s)
-        return status_from_proto(await own_reply(call, pb.WorkerStatus))
+        status = status_from_proto(await own_reply(call, pb.WorkerStatus))
+        if not status.worker_id:
+            raise WorkerUnavailable("the worker's status has no end: it was damaged on its way")
+        return status
 
     async def take_snapshot(self, asked: TakeSnapshot, timeout_s: float) -> SnapshotTaken:
         """Returns when it is durable.

@@ -31,6 +31,7 @@ RETRACTION = RetractionFigures(
     by_memory=31,
     by_test=2,
     requests=20,
+    restored=7,
     resumed=22,
     recomputed=9,
     mismatched=4,
@@ -86,7 +87,7 @@ async def test_what_a_worker_says_of_retraction_is_on_the_page() -> None:
     assert seen["vllm:num_preemptions_total",] == 33
     assert seen["sglang:num_retracted_reqs",] == 3
     returns = {key[1]: value for key, value in seen.items() if key[0] == "segue:retraction_returns_total"}
-    assert returns == {"resumed": 22, "recomputed": 9}
+    assert returns == {"resumed": 22, "recomputed": 9, "restored": 7}
     assert seen["segue:retraction_mismatches_total",] == 4
     assert seen["segue:retraction_bytes_total", "out"] == 5000
     assert seen["segue:retraction_bytes_total", "in"] == 4000
