@@ -13,7 +13,6 @@ from segue.state.snapshot.ground import Ground, is_committed, withdraw
 from segue.state.snapshot.locks import try_lock
 from segue.state.snapshot.names import MARKER, WRITER_LOCK, is_id
 
-
 _ANNOUNCED_BYTES_MAX = 32
 
 
