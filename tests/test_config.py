@@ -11,6 +11,7 @@ from kv_transfer.hosting.config import TransferConfig, WorkerConfig
 from router.config import RouterConfig
 from segue.config import EngineConfig, read_toml, section, sections
 from segue.errors import ConfigError
+from segue.state.snapshot.config import SnapshotConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +73,7 @@ def test_impossible_engine_settings_are_refused_by_name(key: str, value: int | s
         section(EngineConfig, {"model": "m", key: value}, "engine")
 
 
-@pytest.mark.parametrize("config", [WorkerConfig, TransferConfig, RouterConfig, ServeConfig, RayConfig])
+@pytest.mark.parametrize("config", [WorkerConfig, TransferConfig, RouterConfig, ServeConfig, RayConfig, SnapshotConfig])
 def test_a_wait_that_is_no_number_is_refused_in_every_table(config: type) -> None:
     name = next(field.name for field in fields(config) if field.name.endswith("_s") and field.name != "drain_s")
     with pytest.raises(ConfigError, match=rf"{name} is nan, it must"):

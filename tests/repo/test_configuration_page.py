@@ -11,6 +11,7 @@ from deploy.settings import ServeConfig
 from kv_transfer.hosting.config import TransferConfig, WorkerConfig
 from router.config import RouterConfig
 from segue.config import EngineConfig
+from segue.state.snapshot.config import SnapshotConfig
 from segue.wire.channel import TlsConfig
 from tests.repo.sources import ROOT
 
@@ -20,6 +21,7 @@ PARTS = {
     "worker": WorkerConfig,
     "transfer": TransferConfig,
     "retraction": RetractionConfig,
+    "snapshot": SnapshotConfig,
     "tls": TlsConfig,
     "router": RouterConfig,
     "ray": RayConfig,

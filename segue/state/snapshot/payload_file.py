@@ -27,7 +27,11 @@ from segue.state.snapshot.payload import (
     tensor_digest,
 )
 
-_THREADS = min(8, os.cpu_count() or 1)
+_FLUSH = os.POSIX_FADV_DONTNEED
+_CORES = os.cpu_count() or 1
+# Who writes has a core to itself; who reads hashes what it has read.
+_WRITE_THREADS = max(1, min(8, _CORES - 1))
+_READ_THREADS = min(8, _CORES)
 
 
 def write_payload(folder: Path, snapshot_id: str, rank: int, tensors: Sequence[PayloadTensor]) -> PayloadFile:
@@ -36,16 +40,14 @@ def write_payload(folder: Path, snapshot_id: str, rank: int, tensors: Sequence[P
     tensors = ordered(tensors)
     header = header_bytes(snapshot_id, rank, tensors)
     path = folder / payload_name(rank)
-    with _hashing() as pool:
+    with _hashing(_WRITE_THREADS) as pool:
         hashing = [_hash(pool, tensor.view) for tensor in tensors]
         with disk_errors(f"cannot write {path}"):
             descriptor = create(path)
             try:
                 write_all(descriptor, memoryview(header))
                 for tensor in tensors:
-                    view = tensor.view
-                    for start, stop in chunks(view.nbytes):
-                        write_all(descriptor, view[start:stop])
+                    _write_chunks(descriptor, tensor.view)
                 os.fsync(descriptor)
             finally:
                 os.close(descriptor)
@@ -87,9 +89,9 @@ def _check(tensors: Sequence[PayloadTensor]) -> None:
 
 
 @contextmanager
-def _hashing() -> Iterator[ThreadPoolExecutor]:
+def _hashing(threads: int) -> Iterator[ThreadPoolExecutor]:
     """Threads that are gone when this ends; what they have not begun by then, after an error, they leave."""
-    pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="snapshot")
+    pool = ThreadPoolExecutor(threads, thread_name_prefix="snapshot")
     try:
         yield pool
     finally:
@@ -98,6 +100,13 @@ def _hashing() -> Iterator[ThreadPoolExecutor]:
 
 def _hash(pool: ThreadPoolExecutor, view: memoryview) -> "list[Future[bytes]]":
     return [pool.submit(chunk_digest, view[start:stop]) for start, stop in chunks(view.nbytes)]
+
+
+def _write_chunks(descriptor: int, view: memoryview) -> None:
+    for start, stop in chunks(view.nbytes):
+        write_all(descriptor, view[start:stop])
+        # Starts to move the chunk to the disk now, instead of at the end, while the hashes are still being computed.
+        os.posix_fadvise(descriptor, os.lseek(descriptor, 0, os.SEEK_CUR) - (stop - start), stop - start, _FLUSH)
 
 
 def _records(
@@ -132,7 +141,7 @@ def _opened(path: Path, snapshot_id: str, payload: PayloadFile) -> Iterator[tupl
 
 def _verify(path: Path, payload: PayloadFile, read: Callable[[int, int], bytes]) -> None:
     """`read` has bytes [start, stop) of the tensors read, and tells their digest."""
-    with _hashing() as pool, disk_errors(f"cannot read {path}"):
+    with _hashing(_READ_THREADS) as pool, disk_errors(f"cannot read {path}"):
         reading = [
             [pool.submit(read, record.start + start, record.start + stop) for start, stop in chunks(record.byte_count)]
             for record in payload.tensors
