@@ -48,6 +48,9 @@ class RunningRequests:
     def __init__(self) -> None:
         self._running: dict[RequestId, Running] = {}
 
+    def __contains__(self, name: str) -> bool:
+        return name in self._running
+
     @contextmanager
     def holding(self, name: RequestId, running: Running) -> Iterator[None]:
         """The request may be found while the block runs."""
