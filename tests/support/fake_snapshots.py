@@ -32,12 +32,16 @@ async def refuse(context: Any, error: ServingError) -> NoReturn:  # noqa: ANN401
 
 @dataclass(slots=True)
 class FakeSnapshots:
-    """Each of `refusals` is given once, to whatever is asked next; `mute` tells no session of what left."""
+    """Each of `refusals` is given once, to what is asked next; `failing` is given to every look into the folder.
+
+    `mute` tells no session of what left.
+    """
 
     folder: FakeFolder
     asked: list[TakeSnapshot] = field(default_factory=list)
     refusals: list[ServingError] = field(default_factory=list)
     deciding: asyncio.Event = field(default_factory=asyncio.Event)
+    failing: ServingError | None = None
     mute: bool = False
     reply_lost: bool = False
 
@@ -56,10 +60,12 @@ class FakeSnapshots:
             await context.abort(grpc.StatusCode.UNAVAILABLE, "the reply is lost, as the test wanted")
         return snapshot_taken_to_proto(SnapshotTaken(taken.snapshot_id, taken.state.computed, PAYLOAD_BYTES))
 
-    def list(self) -> pb.ListSnapshotsReply:
+    async def list(self, context: Any) -> pb.ListSnapshotsReply:  # noqa: ANN401
+        await self._fail(context)
         return stored_snapshots_to_proto(self.folder.list())
 
     async def inspect(self, request: pb.InspectSnapshotRequest, context: Any) -> pb.InspectSnapshotReply:  # noqa: ANN401
+        await self._fail(context)
         if request.verify:
             await self._refuse(context)
         try:
@@ -68,6 +74,7 @@ class FakeSnapshots:
             await refuse(context, error)
 
     async def delete(self, request: pb.DeleteSnapshotRequest, context: Any) -> pb.DeleteSnapshotReply:  # noqa: ANN401
+        await self._fail(context)
         await self.take_out(request.snapshot_id, context)
         return pb.DeleteSnapshotReply()
 
@@ -76,6 +83,10 @@ class FakeSnapshots:
             self.folder.take_out(snapshot_id)
         except ServingError as error:
             await refuse(context, error)
+
+    async def _fail(self, context: Any) -> None:  # noqa: ANN401
+        if self.failing is not None:
+            await refuse(context, self.failing)
 
     async def _refuse(self, context: Any) -> None:  # noqa: ANN401
         if self.refusals:

@@ -73,11 +73,6 @@ class FakeChoice:
         return self.spec.sampling.logprobs or 0
 
     @property
-    def told_output(self) -> list[OutputToken]:
-        """The output with what is said of it."""
-        return [output_token(token, self.wanted) for token in self.output]
-
-    @property
     def scores_left(self) -> int:
         return 0 if self.spec.score_from is None else len(self.spec.prompt) - self.scored
 
@@ -277,7 +272,8 @@ class FakeWorker(WorkerServicer):
         choice = self.live.get(asked.handle)
         if choice is None:
             await refuse(context, SnapshotNotReady("the request is not here"))
-        taken = self.snapshots.folder.write(choice.spec, choice.told_output, asked)
+        output = [output_token(token, choice.wanted) for token in choice.output]
+        taken = self.snapshots.folder.write(choice.spec, output, asked)
         if not asked.copy:
             del self.live[asked.handle]
             if not self.snapshots.mute:
@@ -288,7 +284,7 @@ class FakeWorker(WorkerServicer):
         return await self.snapshots.reply(taken, context)
 
     async def ListSnapshots(self, request: pb.ListSnapshotsRequest, context: Any) -> pb.ListSnapshotsReply:  # noqa: N802, ANN401
-        return self.snapshots.list()
+        return await self.snapshots.list(context)
 
     async def InspectSnapshot(self, request: pb.InspectSnapshotRequest, context: Any) -> pb.InspectSnapshotReply:  # noqa: N802, ANN401
         return await self.snapshots.inspect(request, context)
