@@ -1,4 +1,4 @@
-"""`segue snapshot` takes, shows, resumes and deletes over a router's HTTP interface; its code says what became of it."""
+"""`segue snapshot` takes, shows, resumes and deletes over a router's HTTP interface; its code says what came of it."""
 
 import asyncio
 import re
