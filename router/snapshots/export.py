@@ -70,7 +70,7 @@ class Exports:
             raise SnapshotNotReady(f"a snapshot of request '{request_id}' is being taken already")
         if link.description is None or not link.description.snapshots:
             raise SnapshotsOff(f"worker {link.address} keeps no snapshots: its snapshot.folder is not set")
-        served = served_tokens(shell.tokenizer, planned, running.text, choice)
+        served = served_tokens(shell.tokenizer, planned, running.text, choice.taken, choice.sent)
         about = about_json(running.about(choice))
         asked = TakeSnapshot(
             router_id=shell.fleet.router_id,

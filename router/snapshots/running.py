@@ -4,11 +4,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from router.choice import Choice
+from router.choice import Choice, Sent
 from router.openai.events import Endpoint, Heading
 from router.openai.plan import PlannedChoice, TextOptions
 from router.snapshots.about import About
-from router.text.detokenizer import Detokenizer
 from router.text.tokenizer import Tokenizer
 from segue.errors import ErrorKind, ServingError
 from segue.ids import RequestId
@@ -69,21 +68,23 @@ class RunningRequests:
         return running
 
 
-def served_tokens(tokenizer: Tokenizer, planned: PlannedChoice, text: TextOptions, choice: Choice) -> int:
-    """How many tokens of the output its client has wholly: their text, and where they were asked for their reports.
+def served_tokens(
+    tokenizer: Tokenizer, planned: PlannedChoice, text: TextOptions, output: Sequence[int], sent: Sent
+) -> int:
+    """How many tokens of `output` its client has wholly: their text, and their reports where they were asked for.
 
     Tokens without text count once text behind them was sent.
     """
-    detokenizer: Detokenizer = tokenizer.detokenizer(skip_special_tokens=text.skip_special_tokens)
+    detokenizer = tokenizer.detokenizer(skip_special_tokens=text.skip_special_tokens)
     length = len(detokenizer.push(planned.prompt)) if text.echo else 0
     served = 0
-    for count, token_id in enumerate(choice.taken, 1):
+    for count, token_id in enumerate(output, 1):
         piece = detokenizer.push((token_id,))
         length += len(piece)
-        if length > choice.sent.characters:
+        if length > sent.characters:
             break
         if piece and not detokenizer.within_character:
             served = count
     if planned.sampling.logprobs is None:
         return served
-    return min(served, max(0, choice.sent.reports - (len(planned.prompt) if text.echo else 0)))
+    return min(served, max(0, sent.reports - (len(planned.prompt) if text.echo else 0)))
