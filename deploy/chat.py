@@ -1,7 +1,6 @@
 """`segue chat`: a small terminal client of an OpenAI-compatible server; keeps a conversation, knows no model."""
 
 import contextlib
-import json
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -9,6 +8,7 @@ from typing import TextIO
 
 import httpx
 
+from deploy.answers import events, reaching, require_success
 from segue.errors import ServingError, WorkerUnavailable
 
 HELP = "/reset forgets the conversation, /exit (or Ctrl-D) leaves, Ctrl-C stops an answer"
@@ -51,9 +51,9 @@ class ChatClient:
 
     def first_model(self) -> str:
         """The id of the first model that is served."""
-        with self._reaching():
+        with reaching(self._http):
             answer = self._http.get("/v1/models")
-        _raise_for(answer)
+        require_success(answer)
         models = answer.json()["data"]
         if not models:
             raise WorkerUnavailable(f"{self._http.base_url} serves no model yet")
@@ -61,26 +61,10 @@ class ChatClient:
 
     def stream(self, body: dict[str, object]) -> Iterator[str]:
         """Pieces of the answer as they come."""
-        with self._reaching(), self._http.stream("POST", "/v1/chat/completions", json=body) as answer:
-            if answer.is_error:
-                answer.read()
-            _raise_for(answer)
-            for line in answer.iter_lines():
-                data = line.removeprefix("data: ")
-                if data == line or data == "[DONE]":
-                    continue
-                event = json.loads(data)
-                if "error" in event:
-                    raise ServingError(event["error"]["message"])
+        with reaching(self._http), self._http.stream("POST", "/v1/chat/completions", json=body) as answer:
+            for event in events(answer):
                 for choice in event["choices"]:
                     yield choice["delta"].get("content") or ""
-
-    @contextlib.contextmanager
-    def _reaching(self) -> Iterator[None]:
-        try:
-            yield
-        except httpx.TransportError as error:
-            raise WorkerUnavailable(f"{self._http.base_url} does not answer ({error}); is `segue serve` up?") from error
 
 
 def chat(client: ChatClient, conversation: Conversation, source: TextIO, sink: TextIO) -> None:
@@ -132,13 +116,3 @@ def _lines(source: TextIO, sink: TextIO) -> Iterator[str]:
             except KeyboardInterrupt:
                 print(f"\n{HELP}", file=sink)
     yield from source
-
-
-def _raise_for(answer: httpx.Response) -> None:
-    if not answer.is_error:
-        return
-    try:
-        message = answer.json()["error"]["message"]
-    except (ValueError, KeyError, TypeError):
-        message = answer.text[:200]
-    raise ServingError(f"the server answered {answer.status_code}: {message}")

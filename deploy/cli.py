@@ -10,6 +10,7 @@ from pathlib import Path
 
 from deploy.commands import WORKER_COMMANDS
 from deploy.exits import EXIT_CONFIG, EXIT_FAILED, EXIT_OK
+from deploy.snapshot_command import add_snapshot_commands
 from segue.batch.role import Role
 from segue.errors import ConfigError, ServingError
 from segue.tether import tie_to_parent
@@ -235,6 +236,9 @@ def _parser() -> argparse.ArgumentParser:
             help=f"{text} (repeatable)",
         )
     router.set_defaults(run=_router)
+
+    snapshot = commands.add_parser("snapshot", help="snapshots of running requests: take, look at, resume, delete")
+    add_snapshot_commands(snapshot)
 
     chat = commands.add_parser("chat", help="talk to a server in the terminal")
     chat.add_argument("--url", default="http://127.0.0.1:8000", help="default: %(default)s")

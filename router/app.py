@@ -15,6 +15,9 @@ from router.generate import chat_endpoint, completion_endpoint
 from router.http import MethodNotAllowed, RouteNotFound, error_response
 from router.pages import Pages
 from router.shell import Shell
+from router.snapshots.folders import Folders
+from router.snapshots.pages import SnapshotPages
+from router.snapshots.resume import Resume
 from segue.errors import ServingError
 
 log = logging.getLogger("segue.router")
@@ -22,7 +25,8 @@ log = logging.getLogger("segue.router")
 
 def build_app(shell: Shell) -> ASGIApp:
     """All endpoints of one router. The fleet in `shell` must be entered while the application serves."""
-    pages = Pages(shell)
+    pages, folders = Pages(shell), Folders(shell.fleet, shell.config)
+    snapshots = SnapshotPages(shell, folders)
     routes = [
         Route("/v1/chat/completions", chat_endpoint(shell), methods=["POST"]),
         Route("/v1/completions", completion_endpoint(shell), methods=["POST"]),
@@ -35,6 +39,11 @@ def build_app(shell: Shell) -> ASGIApp:
         _get("/readiness", pages.readiness),
         _get("/liveness", pages.liveness),
         _get("/metrics", pages.metrics),
+        Route("/v1/requests/{request_id:path}/snapshot", snapshots.take, methods=["POST"]),
+        _get("/v1/snapshots", snapshots.list),
+        _get("/v1/snapshots/{snapshot_id}", snapshots.inspect),
+        Route("/v1/snapshots/{snapshot_id}", snapshots.delete, methods=["DELETE"]),
+        Route("/v1/snapshots/{snapshot_id}/resume", Resume(shell, folders), methods=["POST"]),
         Route("/tokenize", pages.tokenize, methods=["POST"]),
         Route("/detokenize", pages.detokenize, methods=["POST"]),
     ]
@@ -44,7 +53,7 @@ def build_app(shell: Shell) -> ASGIApp:
     )
     # A path with one slash too many is not there; a client that is sent elsewhere may not repeat its body.
     app.router.redirect_slashes = False
-    return Door(app, shell.config.api_key)
+    return Door(app, shell.config.api_key, shell.config.admin_key)
 
 
 def _get(path: str, page: Callable[[Request], Awaitable[Response]]) -> Route:

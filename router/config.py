@@ -23,12 +23,14 @@ class RouterConfig:
     of before. `placement_wait_s` is how long a new request may wait when no worker is ready, `continuation_grace_s` how
     long one that lost its worker may. `reattach_grace_s` is how long a broken session may take to come back before its
     requests are continued elsewhere. `breaker_faults` server faults in a row take a worker out for
-    `breaker_cooldown_s`. `api_key` empty means that everybody may call.
+    `breaker_cooldown_s`. `api_key` empty means that everybody may call, `admin_key` empty that nobody may take, see or
+    resume snapshots; a worker gets `snapshot_timeout_s` to write one, or to check its digests.
     """
 
     host: str = "127.0.0.1"
     port: int = 8000
     api_key: str = ""
+    admin_key: str = ""
     placement: str = PlacementPolicy.LEAST_LOADED.value
     inflight_max: int = 512
     queue_max: int = 1024
@@ -48,6 +50,7 @@ class RouterConfig:
     reconnect_wait_s: float = 0.1
     reconnect_wait_s_max: float = 2.0
     finish_wait_s: float = 2.0
+    snapshot_timeout_s: float = 120.0
     breaker_faults: int = 3
     breaker_cooldown_s: float = 5.0
 
@@ -58,6 +61,8 @@ class RouterConfig:
         require_at_least_one("router.", self, *_COUNTS)
         require_above_zero("router.", self, *_WAITS)
         require_not_negative("router.", self, *_SPANS)
+        if self.admin_key and self.admin_key == self.api_key:
+            raise ConfigError("router.admin_key is the api_key: every client could take snapshots", param="admin_key")
         if self.choices_max > self.inflight_max:
             raise ConfigError(
                 f"router.choices_max {self.choices_max} is above inflight_max {self.inflight_max}: "
@@ -83,5 +88,6 @@ _WAITS = (
     "reconnect_wait_s",
     "reconnect_wait_s_max",
     "finish_wait_s",
+    "snapshot_timeout_s",
     "breaker_cooldown_s",
 )

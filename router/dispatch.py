@@ -6,7 +6,7 @@ It is continued by workers of the fingerprint that began it alone: other weights
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from router.config import RouterConfig
@@ -21,11 +21,20 @@ from segue.ids import Handle, RequestId
 from segue.wire import Ended, GenerateSpec, Usage
 
 
+@dataclass(frozen=True, slots=True)
+class KeptSnapshot:
+    """A snapshot, and the addresses of the workers in whose folders it is."""
+
+    snapshot_id: str
+    addresses: frozenset[str]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChoiceSpec:
     """What is asked of the workers for one choice. `deadline` is a time of the running loop's clock.
 
-    With `score_from` the prompt tokens behind that position are scored, on whatever worker puts out the tokens.
+    With `score_from` the prompt tokens behind that position are scored, on whatever worker puts out the tokens. With
+    `snapshot` the choice goes on behind `emitted`, which that snapshot's output is.
     """
 
     request_id: RequestId
@@ -38,6 +47,9 @@ class ChoiceSpec:
     cache_salt: str
     deadline: float
     score_from: int | None = None
+    extension: bytes = b""
+    emitted: tuple[int, ...] = ()
+    snapshot: KeptSnapshot | None = None
 
 
 class Dispatch:
@@ -54,7 +66,9 @@ class Dispatch:
         self._attempt = 0
         # Of the worker that has the choice, or had it last: once tokens have come, no other may go on.
         self._fingerprint = ""
-        self._output: list[int] = []
+        self._output: list[int] = [*spec.emitted]
+        # Until a worker has accepted the choice with it: one that is lost after that leaves its tokens to go on from.
+        self._snapshot = spec.snapshot
         # The prompt's scores that are missing.
         self._position, self._position_limit = 0, 0
         if spec.score_from is not None:
@@ -62,6 +76,18 @@ class Dispatch:
         self._begun = False
         self._over = False
         self._alarm = asyncio.get_running_loop().call_at(spec.deadline, self._expire)
+
+    @property
+    def output(self) -> Sequence[int]:
+        """All tokens that were taken, those included that the choice began with."""
+        return self._output
+
+    @property
+    def placed(self) -> tuple[Link, Inbox] | None:
+        """The worker that has the choice now, and where its news come to. None between two workers, and at the end."""
+        if self._over or self._link is None or self._inbox is None:
+            return None
+        return self._link, self._inbox
 
     async def take(self) -> Arrivals:
         """The next news of the choice. Raises what finally stopped it."""
@@ -173,7 +199,11 @@ class Dispatch:
             self._require_leave()
             bound_to = self._fingerprint if self._begun else None
             link = self._fleet.pick(
-                self._spec.model, self._spec.affinity, refused_by, bound_to, prompt_here=self._scoring
+                self._spec.model,
+                self._spec.affinity,
+                refused_by | self._without_snapshot(),
+                bound_to,
+                prompt_here=self._scoring or self._snapshot is not None,
             )
             if link is None:
                 left_s = give_up_at - self._now()
@@ -190,7 +220,8 @@ class Dispatch:
 
     async def _offer(self, link: Link) -> ServingError | None:
         """Offers the choice to one worker; returns a refusal that another worker need not share, raises any other."""
-        address = "" if self._scoring else self._leg.begin(link, self._now())
+        snapshot = self._snapshot
+        address = "" if self._scoring or snapshot is not None else self._leg.begin(link, self._now())
         if address is None:
             return PrefillUnavailable(f"no prefill worker is ready for worker {link.address}")
         missing = (self._position, self._position_limit) if self._scoring else (0, 0)
@@ -204,9 +235,11 @@ class Dispatch:
             sampling=self._spec.sampling,
             priority=self._spec.priority,
             deadline_s=self._spec.deadline - self._now(),
+            extension=self._spec.extension,
             cache_salt=self._spec.cache_salt,
             prefill_address=address,
             score_from=self._position - 1 if self._scoring else None,
+            snapshot_id="" if snapshot is None else snapshot.snapshot_id,
         )
         self._attempt += 1
         link.breaker.begin(self._now())
@@ -225,8 +258,15 @@ class Dispatch:
         # Its session has not changed since the link was picked, so this is still the worker that was.
         assert link.description is not None, "a worker is described before it accepts anything"
         self._link, self._inbox, self._fingerprint = link, inbox, link.description.fingerprint
+        self._snapshot, self._begun = None, self._begun or bool(self._output)
         self._require_leave()
         return None
+
+    def _without_snapshot(self) -> set[str]:
+        """Workers that cannot go on from the snapshot, while that is what the choice goes on from."""
+        if self._snapshot is None:
+            return set()
+        return {link.address for link in self._fleet.links} - self._snapshot.addresses
 
     @property
     def _scoring(self) -> bool:

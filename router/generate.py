@@ -1,7 +1,6 @@
 """POST /v1/chat/completions and /v1/completions: from a body to its answer, as an ASGI application each."""
 
 import asyncio
-import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
 
@@ -9,33 +8,33 @@ from starlette.types import Receive, Scope, Send
 
 from router.choice import Choice
 from router.choice_text import ChoiceText
+from router.deliver import deliver
 from router.dispatch import ChoiceSpec, Dispatch
-from router.http import header, read_body, send_bytes, while_connected
+from router.http import header, read_body, while_connected
 from router.openai.bodies import ChatBody, CompletionBody, parse_body
-from router.openai.events import ChatFormat, CompletionFormat, Format, Heading
+from router.openai.events import Endpoint, Heading, format_of
 from router.openai.plan import Plan, PlannedChoice, plan_chat, plan_completion
 from router.prompts import tokens_of_messages, tokens_of_prompts
-from router.response import SEND_GRACE_S, Response
+from router.response import Response
 from router.shell import Shell
+from router.snapshots.running import Running
 from segue.errors import Cancelled, InvalidRequest, ServingError, WorkerUnavailable
 from segue.ids import RequestId
 
-log = logging.getLogger("segue.router")
-
 Planner = Callable[[bytes], Awaitable[Plan]]
-FormatMaker = Callable[[Heading, bool], Format]
 
 _SESSION_CHARS_MAX = 256
+# How response ids begin.
+_PREFIXES = {Endpoint.CHAT: "chatcmpl", Endpoint.COMPLETION: "cmpl"}
 
 
 class Generate:
-    """One generating endpoint. `plan` reads its body, `form` writes its answer, `prefix` begins its response ids."""
+    """One generating endpoint. `plan` reads its body."""
 
-    def __init__(self, shell: Shell, plan: Planner, form: FormatMaker, prefix: str) -> None:
+    def __init__(self, shell: Shell, plan: Planner, endpoint: Endpoint) -> None:
         self._shell = shell
         self._plan = plan
-        self._form = form
-        self._prefix = prefix
+        self._endpoint = endpoint
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -56,25 +55,20 @@ class Generate:
         plan = await self._plan(body)
         asked: str = scope["request_id"]
         with shell.live.named(asked) as name:
-            async with shell.admission.room(len(plan.choices)):
-                response = self._respond(plan, name, asked, session, deadline)
-                try:
-                    if plan.stream:
-                        await response.stream(send, deadline, plan.include_usage)
-                        return
-                    collected = await response.collect()
-                finally:
-                    response.close()
-            # Without room: no worker has part in this any more, and a client that takes nothing keeps none from others.
-            try:
-                async with asyncio.timeout_at(deadline + SEND_GRACE_S):
-                    await send_bytes(send, collected, b"application/json")
-            except TimeoutError:
-                log.warning("a client did not take what was sent to it within the time of its request")
+            await deliver(
+                shell,
+                name,
+                len(plan.choices),
+                lambda: self._begin(plan, name, asked, session, deadline),
+                streamed=plan.stream,
+                send=send,
+            )
 
-    def _respond(self, plan: Plan, name: RequestId, asked: str, session: str | None, deadline: float) -> Response:
+    def _begin(
+        self, plan: Plan, name: RequestId, asked: str, session: str | None, deadline: float
+    ) -> tuple[Response, Running, float]:
         heading = Heading(
-            id=f"{self._prefix}-{asked}",
+            id=f"{_PREFIXES[self._endpoint]}-{asked}",
             created=int(time.time()),
             model=plan.model.name,
             fingerprint=f"fp_{plan.model.fingerprint[:12]}",
@@ -84,8 +78,16 @@ class Generate:
         affinity = session if session is not None or len(plan.choices) == 1 else name
         choices = [self._choice(plan, choice, name, affinity, deadline) for choice in plan.choices]
         lengths = {choice.prompt_number: len(choice.prompt) for choice in plan.choices}
-        form = self._form(heading, plan.include_usage)
-        return Response(choices, list(lengths.values()), form, self._shell.metrics, plan.model.name)
+        form = format_of(self._endpoint, heading, plan.include_usage)
+        running = Running(
+            endpoint=self._endpoint,
+            heading=heading,
+            include_usage=plan.include_usage,
+            text=plan.text,
+            planned=plan.choices,
+            choices=choices,
+        )
+        return Response(choices, list(lengths.values()), form, self._shell.metrics, plan.model.name), running, deadline
 
     def _choice(
         self, plan: Plan, choice: PlannedChoice, name: RequestId, affinity: str | None, deadline: float
@@ -120,7 +122,7 @@ def chat_endpoint(shell: Shell) -> Generate:
         prompt = await tokens_of_messages(shell.tokenizer, body.messages, model.max_len - 1)
         return plan_chat(body, model, prompt, shell.config.choices_max)
 
-    return Generate(shell, plan, ChatFormat, "chatcmpl")
+    return Generate(shell, plan, Endpoint.CHAT)
 
 
 def completion_endpoint(shell: Shell) -> Generate:
@@ -134,7 +136,7 @@ def completion_endpoint(shell: Shell) -> Generate:
         )
         return plan_completion(body, model, prompts, shell.config.choices_max)
 
-    return Generate(shell, plan, CompletionFormat, "cmpl")
+    return Generate(shell, plan, Endpoint.COMPLETION)
 
 
 def _session(scope: Scope) -> str | None:

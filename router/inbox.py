@@ -31,16 +31,19 @@ class Inbox:
     """Written by the session, read by one task. It is bounded by the choice's own budget of tokens.
 
     `next_index` is the first output index not seen; earlier ones are ignored, a later one is a TokenGap. The same goes
-    for `next_position`, of the prompt's scores; all up to `position_limit` come before the first token.
+    for `next_position`, of the prompt's scores; all up to `position_limit` come before the first token. While it is
+    `held`, everything stays in it.
     """
 
     __slots__ = (
         "_arrived",
         "_failure",
+        "_settling",
         "_waiter",
         "attempt",
         "finishing",
         "handle",
+        "held",
         "index_limit",
         "next_index",
         "next_position",
@@ -57,9 +60,11 @@ class Inbox:
         self.next_position = next_position
         self.position_limit = position_limit
         self.finishing = False
+        self.held = False
         self._arrived = Arrivals()
         self._failure: ServingError | None = None
         self._waiter: asyncio.Future[None] | None = None
+        self._settling: asyncio.Future[None] | None = None
 
     def put_scores(self, scores: Scores) -> None:
         """Scores of the prompt. Raises TokenGap when they do not go on where the last ones ended."""
@@ -109,13 +114,43 @@ class Inbox:
         """Lets the reader look."""
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
+        if self._settling is not None and self.settled and not self._settling.done():
+            self._settling.set_result(None)
+
+    @property
+    def settled(self) -> bool:
+        """Whether the attempt is over, one way or the other, and the reader does not know it yet."""
+        return self._arrived.ended is not None or self._failure is not None
+
+    async def settle(self, timeout_s: float) -> None:
+        """Returns when the attempt is over, or after `timeout_s`. For one at a time, who holds the inbox."""
+        assert self.held, "what is not held may be taken away at any time"
+        self._settling = asyncio.get_running_loop().create_future()
+        self.wake()
+        await asyncio.wait((self._settling,), timeout=timeout_s)
+        self._settling = None
+
+    def leave(self, snapshot_id: str) -> None:
+        """The snapshot has the choice now, whether or not its worker gets to say so."""
+        if self._arrived.ended is None:
+            self._arrived.ended = Ended(self.handle, self.attempt, FinishReason.MOVED, snapshot_id=snapshot_id)
+
+    def release(self) -> None:
+        """What was held may be taken."""
+        self.held = False
+        self.wake()
 
     async def take(self) -> Arrivals:
         """What arrived, at least something. Raises the attempt's failure once nothing else is left."""
-        while not self._arrived.token_ids and not self._arrived.scores and self._arrived.ended is None:
-            if self._failure is not None:
+        while self.held or self._nothing_arrived:
+            if self._failure is not None and not self.held:
                 raise self._failure
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
         arrived, self._arrived = self._arrived, Arrivals()
         return arrived
+
+    @property
+    def _nothing_arrived(self) -> bool:
+        arrived = self._arrived
+        return not arrived.token_ids and not arrived.scores and arrived.ended is None

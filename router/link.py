@@ -80,6 +80,11 @@ class Link:
         """Choices that this router has on the worker, those being accepted included."""
         return len(self._mail.live) + len(self._calls)
 
+    @property
+    def client(self) -> WorkerClient:
+        """For calls that are not about the life of a choice."""
+        return self._client
+
     async def generate(self, spec: GenerateSpec, inbox: Inbox) -> None:
         """Queues a choice; its tokens go to `inbox`. Raises what the worker refused it with, or WorkerUnavailable."""
         if self.state is not LinkState.READY:

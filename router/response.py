@@ -10,7 +10,7 @@ from starlette.types import Send
 
 from router.choice import Choice
 from router.metrics import Metrics
-from router.openai.events import DONE, Format, Outcome, error_event
+from router.openai.events import DONE, Format, Outcome, error_event, finish_word
 from router.openai.logprobs import TokenReport
 from segue.errors import ServingError
 from segue.wire import Usage
@@ -86,7 +86,11 @@ class Response:
                 reports += piece.reports
         assert choice.reason is not None, "a choice ends with a reason"
         return Outcome(
-            index=choice.index, text="".join(texts), reports=reports if asked else None, reason=choice.reason
+            index=choice.index,
+            text="".join(texts),
+            reports=reports if asked else None,
+            reason=choice.reason,
+            snapshot_id=choice.snapshot_id,
         )
 
     async def _pump(self, choice: Choice, send: Send) -> None:
@@ -101,7 +105,7 @@ class Response:
             if piece.text or piece.reports:
                 event += form.text(index, piece.text, piece.reports)
             if choice.reason is not None:
-                event += form.closing(index, choice.reason)
+                event += form.closing(index, choice.reason, choice.snapshot_id)
             if event:
                 async with self._sending:
                     await self._start(send)
@@ -135,7 +139,7 @@ class Response:
     def _served(self, usage: Usage) -> None:
         for choice in self._choices:
             assert choice.reason is not None, "a choice ends with a reason"
-            self._metrics.choice_served(self._model, choice.reason.value)
+            self._metrics.choice_served(self._model, finish_word(choice.reason))
         self._metrics.request_served(self._model, time.monotonic() - self._begun_at, usage)
 
 

@@ -17,6 +17,7 @@ from router.metrics import Metrics
 from router.protocol import http_protocol
 from router.request_ids import LiveRequests
 from router.shell import Shell
+from router.snapshots.running import RunningRequests
 from router.text.tokenizer import Tokenizer
 from segue.errors import ConfigError, WorkerUnavailable
 from segue.wire.channel import PLAIN, TlsConfig
@@ -72,6 +73,7 @@ class Server:
             admission=Admission(config.inflight_max, config.queue_max, config.queue_timeout_s),
             metrics=Metrics(),
             live=LiveRequests(),
+            running=RunningRequests(),
         )
         self._http = _Http(
             uvicorn.Config(

@@ -7,6 +7,7 @@ from router.config import RouterConfig
 from router.fleet import Fleet
 from router.metrics import Metrics
 from router.request_ids import LiveRequests
+from router.snapshots.running import RunningRequests
 from router.text.tokenizer import Tokenizer
 
 
@@ -20,4 +21,5 @@ class Shell:
     admission: Admission
     metrics: Metrics
     live: LiveRequests
+    running: RunningRequests
     draining: bool = False

@@ -67,7 +67,7 @@ def main(arguments: Sequence[str]) -> int:
 def _copy_sources(copy: Path) -> None:
     """Packages that mutants touch are copied; the rest is the repository's own."""
     ignored = shutil.ignore_patterns("__pycache__", "model")
-    for name in ("segue", "kv_transfer", "decode_service", "prefill_service", "tests"):
+    for name in ("segue", "kv_transfer", "decode_service", "prefill_service", "router", "tests"):
         shutil.copytree(ROOT / name, copy / name, ignore=ignored)
     for path in ROOT.iterdir():
         if not path.name.startswith(".") and not (copy / path.name).exists():

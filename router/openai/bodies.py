@@ -148,7 +148,7 @@ def parse_body(cls: type[Body], raw: bytes) -> Body:
 
 
 def _leave_out(cls: type[BaseModel], name: str, value: Any) -> bool:  # noqa: ANN401  any JSON value
-    if name in cls.model_fields:
+    if name in cls.model_fields or any(field.alias == name for field in cls.model_fields.values()):
         return False
     if name in _REFUSED:
         if value not in _REFUSED[name]:

@@ -7,6 +7,7 @@ clients raise on the error event.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Protocol
 
 import orjson
@@ -32,12 +33,13 @@ class Heading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """One finished choice. `reports` is None when no logprobs were asked for."""
+    """One finished choice. `reports` is None when no logprobs were asked for. `snapshot_id`: what has its rest."""
 
     index: int
     text: str
     reports: Sequence[TokenReport] | None
     reason: FinishReason
+    snapshot_id: str = ""
 
 
 class Format(Protocol):
@@ -49,8 +51,8 @@ class Format(Protocol):
     def text(self, index: int, text: str, reports: Sequence[TokenReport] | None) -> bytes:
         """New text of a choice, and the tokens it came from when logprobs were asked for."""
 
-    def closing(self, index: int, reason: FinishReason) -> bytes:
-        """The end of a choice."""
+    def closing(self, index: int, reason: FinishReason, snapshot_id: str) -> bytes:
+        """The end of a choice, at which its snapshot is named if there is one."""
 
     def usage(self, usage: Usage) -> bytes:
         """The event after the last choice, when asked for."""
@@ -82,9 +84,8 @@ class ChatFormat:
         logprobs = orjson.dumps(chat_logprobs(reports))
         return start + orjson.dumps(text) + b'},"logprobs":' + logprobs + b',"finish_reason":null}]' + self._tail
 
-    def closing(self, index: int, reason: FinishReason) -> bytes:
-        end = b'{"index":%d,"delta":{},"logprobs":null,"finish_reason":"%s"}]' % (index, reason.value.encode())
-        return self._head + end + self._tail
+    def closing(self, index: int, reason: FinishReason, snapshot_id: str) -> bytes:
+        return self._head + b'{"index":%d,"delta":{}' % index + _end(reason, snapshot_id) + self._tail
 
     def usage(self, usage: Usage) -> bytes:
         return _usage_event(self._head, usage)
@@ -95,7 +96,7 @@ class ChatFormat:
                 "index": outcome.index,
                 "message": {"role": "assistant", "content": outcome.text, "refusal": None},
                 "logprobs": None if outcome.reports is None else chat_logprobs(outcome.reports),
-                "finish_reason": outcome.reason.value,
+                **_why(outcome.reason, outcome.snapshot_id),
             }
             for outcome in outcomes
         ]
@@ -124,9 +125,8 @@ class CompletionFormat:
         logprobs = orjson.dumps(completion_logprobs(reports))
         return start + orjson.dumps(text) + b',"logprobs":' + logprobs + b',"finish_reason":null}]' + self._tail
 
-    def closing(self, index: int, reason: FinishReason) -> bytes:
-        end = b'{"index":%d,"text":"","logprobs":null,"finish_reason":"%s"}]' % (index, reason.value.encode())
-        return self._head + end + self._tail
+    def closing(self, index: int, reason: FinishReason, snapshot_id: str) -> bytes:
+        return self._head + b'{"index":%d,"text":""' % index + _end(reason, snapshot_id) + self._tail
 
     def usage(self, usage: Usage) -> bytes:
         return _usage_event(self._head, usage)
@@ -137,11 +137,32 @@ class CompletionFormat:
                 "index": outcome.index,
                 "text": outcome.text,
                 "logprobs": None if outcome.reports is None else completion_logprobs(outcome.reports),
-                "finish_reason": outcome.reason.value,
+                **_why(outcome.reason, outcome.snapshot_id),
             }
             for outcome in outcomes
         ]
         return _body(self._heading, "text_completion", choices, usage)
+
+
+class Endpoint(StrEnum):
+    """The endpoints that generate."""
+
+    CHAT = "chat"
+    COMPLETION = "completion"
+
+
+def format_of(endpoint: Endpoint, heading: Heading, include_usage: bool) -> Format:
+    """How `endpoint` writes one response."""
+    match endpoint:
+        case Endpoint.CHAT:
+            return ChatFormat(heading, include_usage)
+        case Endpoint.COMPLETION:
+            return CompletionFormat(heading, include_usage)
+
+
+def finish_word(reason: FinishReason) -> str:
+    """What clients are told: only a snapshot takes a choice away from its client."""
+    return "snapshot" if reason is FinishReason.MOVED else reason.value
 
 
 def error_object(error: ServingError) -> dict[str, object]:
@@ -165,6 +186,15 @@ def usage_object(usage: Usage) -> dict[str, object]:
         "total_tokens": usage.prompt_tokens + usage.completion_tokens,
         "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
     }
+
+
+def _end(reason: FinishReason, snapshot_id: str) -> bytes:
+    return b',"logprobs":null,' + orjson.dumps(_why(reason, snapshot_id))[1:] + b"]"
+
+
+def _why(reason: FinishReason, snapshot_id: str) -> dict[str, str]:
+    told = {"finish_reason": finish_word(reason)}
+    return {**told, "snapshot_id": snapshot_id} if snapshot_id else told
 
 
 def _fields(heading: Heading, kind: str) -> dict[str, object]:

@@ -25,6 +25,11 @@ class Detokenizer:
         raw = b"".join(self._token_bytes[token_id] for token_id in token_ids if token_id not in self._skipped)
         return self._stripped(self._decoder.decode(raw))
 
+    @property
+    def within_character(self) -> bool:
+        """Whether bytes have come whose character is not complete."""
+        return bool(self._decoder.getstate()[0])
+
     def flush(self) -> str:
         """What is left at the end: U+FFFD if the output ends within a character. Nothing may be pushed after it."""
         return self._stripped(self._decoder.decode(b"", final=True))

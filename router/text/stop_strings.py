@@ -33,6 +33,7 @@ class StopAutomaton:
     def __init__(self, stops: Sequence[str]) -> None:
         """`stops`: none empty."""
         assert all(stops), "an empty stop string would end every output at once"
+        self.stops = tuple(stops)
         self.root = _automaton(stops)
 
 

@@ -24,7 +24,18 @@ class Reading:
 
     @property
     def text(self) -> str:
-        return "".join(choice["text"] for event in self.events for choice in event.get("choices", []))
+        return "".join(text_of(choice) for event in self.events for choice in event.get("choices", []))
+
+    @property
+    def reports(self) -> list[object]:
+        """What was said of tokens beside their text, as the endpoint says it."""
+        return [report for event in self.events for choice in event.get("choices", []) for report in reports_of(choice)]
+
+    @property
+    def usage(self) -> dict[str, Any] | None:
+        """That of the last event."""
+        found: dict[str, Any] | None = self.events[-1].get("usage")
+        return found
 
     @property
     def reason(self) -> str | None:
@@ -52,9 +63,11 @@ class Reading:
                 self._changed.clear()
                 await self._changed.wait()
 
-    async def read(self, http: httpx.AsyncClient, body: Mapping[str, object]) -> None:
+    async def read(
+        self, http: httpx.AsyncClient, body: Mapping[str, object], path: str, headers: Mapping[str, str]
+    ) -> None:
         """Sends the request and reads to its end."""
-        async with http.stream("POST", "/v1/completions", json={**body, "stream": True}) as got:
+        async with http.stream("POST", path, json={**body, "stream": True}, headers=headers) as got:
             self.status = got.status_code
             async for line in got.aiter_lines():
                 if self.status != 200:
@@ -68,11 +81,39 @@ class Reading:
         self._changed.set()
 
 
+def text_of(choice: Mapping[str, Any]) -> str:
+    """The text of a choice of a completion or chat, streamed or whole."""
+    if "text" in choice:
+        return str(choice["text"])
+    return str(choice.get("delta", choice.get("message"))["content"] if choice.get("delta", True) else "")
+
+
+def reports_of(choice: Mapping[str, Any]) -> list[object]:
+    """The same for its logprobs: an entry for each token."""
+    logprobs = choice["logprobs"]
+    if logprobs is None:
+        return []
+    if "content" in logprobs:
+        return list(logprobs["content"])
+    columns = ("tokens", "token_logprobs", "top_logprobs", "text_offset")
+    return list(zip(*(logprobs[column] for column in columns), strict=True))
+
+
 @asynccontextmanager
 async def reading(http: httpx.AsyncClient, **body: object) -> AsyncIterator[Reading]:
     """A stream that is read while the block runs; leaving the block leaves the stream."""
+    asked = {"prompt": "x", "max_tokens": 64, **body}
+    async with reading_from(http, "/v1/completions", asked, {}) as stream:
+        yield stream
+
+
+@asynccontextmanager
+async def reading_from(
+    http: httpx.AsyncClient, path: str, body: Mapping[str, object], headers: Mapping[str, str]
+) -> AsyncIterator[Reading]:
+    """The same for any path."""
     stream = Reading()
-    task = asyncio.create_task(stream.read(http, {"prompt": "x", "max_tokens": 64, **body}))
+    task = asyncio.create_task(stream.read(http, body, path, headers))
     try:
         yield stream
     finally:

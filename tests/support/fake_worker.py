@@ -15,8 +15,9 @@ import grpc
 
 from segue.batch.request import FinishReason
 from segue.batch.sampling import SamplingDefaults
-from segue.errors import ServingError
+from segue.errors import ServingError, SnapshotNotReady
 from segue.ids import Handle, WorkerId
+from segue.state.snapshot.manifest import OutputToken
 from segue.v1 import worker_pb2 as pb
 from segue.v1.worker_pb2_grpc import WorkerServicer, add_WorkerServicer_to_server
 from segue.wire import (
@@ -40,13 +41,14 @@ from segue.wire import (
     WorkerMessage,
     WorkerStatus,
     description_to_proto,
-    error_metadata,
-    error_to_status,
     generate_from_proto,
     router_message_from_proto,
     status_to_proto,
+    take_snapshot_from_proto,
     worker_message_to_proto,
 )
+from tests.support.fake_folder import FakeFolder
+from tests.support.fake_snapshots import FakeSnapshots, refuse
 
 Answer = Callable[[GenerateSpec], Sequence[int]]
 WAIT_S = 20.0
@@ -64,6 +66,11 @@ class FakeChoice:
     # Positions before these have their scores, and the router was told of them.
     scored: int = 0
     scores_told: int = 0
+
+    @property
+    def wanted(self) -> int:
+        """Alternatives for each token."""
+        return self.spec.sampling.logprobs or 0
 
     @property
     def scores_left(self) -> int:
@@ -84,6 +91,11 @@ def score_of(prompt: Sequence[int], position: int, wanted: int) -> tuple[float, 
     return logprob, tuple((prompt[position] + rank, logprob - rank) for rank in range(wanted))
 
 
+def output_token(token: int, wanted: int) -> OutputToken:
+    """What is said of an output token."""
+    return OutputToken(token, -0.5, tuple((token + rank, -0.5 - rank) for rank in range(wanted)))
+
+
 class FakeWorker(WorkerServicer):
     """Serves while entered. `paused`, it says a token of every live choice for each `step`, else as fast as it can."""
 
@@ -100,6 +112,7 @@ class FakeWorker(WorkerServicer):
         paused: bool = False,
         role: str = "both",
         fingerprint: str = "f" * 16,
+        folder: FakeFolder | None = None,
     ) -> None:
         self._answer = answer
         self._description = WorkerDescription(
@@ -113,7 +126,9 @@ class FakeWorker(WorkerServicer):
             page_tokens=64,
             deterministic=True,
             defaults=defaults or SamplingDefaults(),
+            snapshots=folder is not None,
         )
+        self.snapshots = FakeSnapshots(folder or FakeFolder())
         self._cached_tokens = cached_tokens
         self.paused = paused
         self.silent = False
@@ -239,10 +254,10 @@ class FakeWorker(WorkerServicer):
         self._note()
         await self.deciding.wait()
         if self.refusals:
-            error = self.refusals.pop(0)
-            context.set_trailing_metadata(error_metadata(error))
             self._note()
-            await context.abort(*error_to_status(error))
+            await refuse(context, self.refusals.pop(0))
+        if spec.snapshot_id:
+            await self.snapshots.take_out(spec.snapshot_id, context)
         handle = Handle(next(self._handles))
         choice = FakeChoice(handle, spec, self._answer(spec), list(spec.emitted), len(spec.emitted))
         if spec.score_from is not None:
@@ -252,6 +267,32 @@ class FakeWorker(WorkerServicer):
             self.step()
         self._note()
         return pb.GenerateReply(handle=handle)
+
+    async def TakeSnapshot(self, request: pb.TakeSnapshotRequest, context: Any) -> pb.TakeSnapshotReply:  # noqa: N802, ANN401
+        asked = take_snapshot_from_proto(request)
+        await self.snapshots.asked_for(asked, context, self._note)
+        choice = self.live.get(asked.handle)
+        if choice is None:
+            await refuse(context, SnapshotNotReady("the request is not here"))
+        output = [output_token(token, choice.wanted) for token in choice.output]
+        taken = self.snapshots.folder.write(choice.spec, output, asked)
+        if not asked.copy:
+            del self.live[asked.handle]
+            if not self.snapshots.mute:
+                usage = self._usage(choice)
+                ended = Ended(asked.handle, asked.attempt, FinishReason.MOVED, usage, snapshot_id=taken.snapshot_id)
+                self.say(StepNews(next(self._numbers), ended=[ended]))
+        self._note()
+        return await self.snapshots.reply(taken, context)
+
+    async def ListSnapshots(self, request: pb.ListSnapshotsRequest, context: Any) -> pb.ListSnapshotsReply:  # noqa: N802, ANN401
+        return await self.snapshots.list(context)
+
+    async def InspectSnapshot(self, request: pb.InspectSnapshotRequest, context: Any) -> pb.InspectSnapshotReply:  # noqa: N802, ANN401
+        return await self.snapshots.inspect(request, context)
+
+    async def DeleteSnapshot(self, request: pb.DeleteSnapshotRequest, context: Any) -> pb.DeleteSnapshotReply:  # noqa: N802, ANN401
+        return await self.snapshots.delete(request, context)
 
     async def Session(self, messages: Any, context: Any) -> AsyncIterator[pb.WorkerMessage]:  # noqa: N802, ANN401
         attach = router_message_from_proto(await anext(messages))
@@ -312,16 +353,17 @@ class FakeWorker(WorkerServicer):
         ended: list[Ended] = []
         scores: list[PromptScores] = []
         for handle, choice in list(self.live.items()):
-            wanted = choice.spec.sampling.logprobs or 0
             if choice.scores_told < choice.scored:
-                told = [score_of(choice.spec.prompt, at, wanted) for at in range(choice.scores_told, choice.scored)]
+                told = [
+                    score_of(choice.spec.prompt, at, choice.wanted) for at in range(choice.scores_told, choice.scored)
+                ]
                 said = Scores(choice.scores_told, [logprob for logprob, _ in told], [top for _, top in told])
                 scores.append(PromptScores(handle, choice.spec.attempt, said))
                 choice.scores_told = choice.scored
             for index in range(choice.told, len(choice.output)):
-                token = choice.output[index]
-                top = tuple((token + rank, -0.5 - rank) for rank in range(wanted))
-                entries.append((handle, choice.spec.attempt, index, token, -0.5, top))
+                token, logprob, top = output_token(choice.output[index], choice.wanted)
+                assert logprob is not None, "every token has one"
+                entries.append((handle, choice.spec.attempt, index, token, logprob, top))
             choice.told = len(choice.output)
             if choice.reason is not None:
                 del self.live[handle]

@@ -1,0 +1,145 @@
+"""One-line mistakes in taking and resuming requests, each of which the named tests must see."""
+
+from tests.mutants import Mutant
+
+_TAKEN = ("tests/router/test_snapshots_taken.py",)
+_RESUMED = ("tests/router/test_snapshots_resumed.py",)
+_KEPT = ("tests/router/test_snapshots_kept.py",)
+_PLACED = ("tests/router/test_snapshots_placed.py",)
+
+_CHOICE = "router/choice.py"
+_DISPATCH = "router/dispatch.py"
+_DOOR = "router/door.py"
+_EXPORT = "router/snapshots/export.py"
+_FOLDERS = "router/snapshots/folders.py"
+_INBOX = "router/inbox.py"
+_RESUME = "router/snapshots/resume.py"
+_RUNNING = "router/snapshots/running.py"
+_STORED = "router/snapshots/stored.py"
+
+MUTANTS = (
+    Mutant(
+        "what comes while an export is under way goes to the client",
+        _INBOX,
+        "while self.held or self._nothing_arrived:",
+        "while self._nothing_arrived:",
+        _TAKEN,
+    ),
+    Mutant(
+        "without the worker's word an exported request is read on",
+        _INBOX,
+        "        if self._arrived.ended is None:\n            self._arrived.ended = Ended",
+        "        if False:\n            self._arrived.ended = Ended",
+        _TAKEN,
+    ),
+    Mutant(
+        "what a stop string or a character holds back is sent when the request leaves",
+        _CHOICE,
+        "            if ended is not None and ended.snapshot_id:",
+        "            if False:",
+        _RESUMED,
+    ),
+    Mutant("a second export counts from the resume", _CHOICE, "else earlier.sent", "else Sent()", _RESUMED),
+    Mutant(
+        "the cached part of a prompt is forgotten at a resume",
+        _CHOICE,
+        "if self._earlier is None else self._earlier.cached_tokens",
+        "",
+        _PLACED,
+    ),
+    Mutant("text that was sent is sent again", _STORED, "told[sent.characters :]", "told", _RESUMED),
+    Mutant("logprobs that were sent are sent again", _STORED, "reports[sent.reports :]", "reports", _RESUMED),
+    Mutant(
+        "tokens behind a stop string in the snapshot are read",
+        _STORED,
+        "        if text.stopped_at is not None:\n            break",
+        "        if False:\n            break",
+        _RESUMED,
+    ),
+    Mutant(
+        "after a lost reply the stream goes on at once",
+        _EXPORT,
+        "            await inbox.settle(config.call_timeout_s)\n",
+        "",
+        _TAKEN,
+    ),
+    Mutant("two exports of one request at once", _EXPORT, "        if inbox.held:", "        if False:", _TAKEN),
+    Mutant(
+        "a client is let go before its worker has said what was cached",
+        _EXPORT,
+        "            await inbox.settle(self._shell.config.finish_wait_s)\n",
+        "",
+        _PLACED,
+    ),
+    Mutant(
+        "a snapshot is resumed where it is not",
+        _DISPATCH,
+        "return {link.address for link in self._fleet.links} - self._snapshot.addresses",
+        "return set()",
+        _KEPT,
+    ),
+    Mutant(
+        "a request that lost its worker goes on from the snapshot once more",
+        _DISPATCH,
+        "self._snapshot, self._begun = None, ",
+        "self._begun = ",
+        _RESUMED,
+    ),
+    Mutant(
+        "a resumed request goes on with other weights",
+        _DISPATCH,
+        "self._begun = None, self._begun or bool(self._output)",
+        "self._begun = None, self._begun",
+        _PLACED,
+    ),
+    Mutant(
+        "a resume waits for a prefill worker",
+        _DISPATCH,
+        "prompt_here=self._scoring or self._snapshot is not None",
+        "prompt_here=self._scoring",
+        _PLACED,
+    ),
+    Mutant(
+        "a resume names a prefill worker",
+        _DISPATCH,
+        "if self._scoring or snapshot is not None else",
+        "if self._scoring else",
+        _PLACED,
+    ),
+    Mutant("an extension stays behind", _DISPATCH, "            extension=self._spec.extension,\n", "", _PLACED),
+    Mutant("a resumed request has all its time again", _RESUME, "min(timeout_s, left_s)", "timeout_s", _RESUMED),
+    Mutant("a resumed request has no priority", _RESUME, "priority=request.priority", "priority=0", _PLACED),
+    Mutant("a resumed request has no salt", _RESUME, "cache_salt=request.cache_salt", 'cache_salt=""', _PLACED),
+    Mutant("a snapshot of another model is resumed", _RESUME, "if wanted not in served:", "if False:", _KEPT),
+    Mutant(
+        "a token counts as served whose character is not complete",
+        _RUNNING,
+        "if piece and not detokenizer.within_character:",
+        "if piece:",
+        _RESUMED,
+    ),
+    Mutant(
+        "a token counts as served that may become a stop string",
+        _RUNNING,
+        "        if length > sent.characters:",
+        "        if False:",
+        _RESUMED,
+    ),
+    Mutant(
+        "a token counts as served whose logprob was not sent",
+        _RUNNING,
+        "    if planned.sampling.logprobs is None:",
+        "    if True:",
+        _PLACED,
+    ),
+    Mutant(
+        "a delete that failed at one worker is told as done",
+        _FOLDERS,
+        "if failed or not deleted:",
+        "if not deleted:",
+        _KEPT,
+    ),
+    Mutant("workers are asked for any name", _FOLDERS, "if not _ID.fullmatch(snapshot_id):", "if False:", _KEPT),
+    Mutant("an empty admin key opens to an empty one", _DOOR, "if not self._admin_key:", "if False:", _TAKEN),
+    Mutant("snapshots want the key of clients too", _DOOR, "elif self._api_key and", "if self._api_key and", _TAKEN),
+)
