@@ -249,7 +249,8 @@ class Intake:
                 f"request {request.request_id} has {request.known_len} tokens, its sender asks for "
                 f"{asked.ask.prompt_tokens}"
             )
-        held, checkpoint = self._engine.hold(request, asked.ask.checkpoint)
+        held = self._engine.holdings.hold(request)
+        checkpoint = self._engine.holdings.wanted_checkpoint(request, asked.ask.checkpoint)
         coming.incoming = self._receiver.grant(
             asked.peer,
             asked.tp_size,

@@ -67,7 +67,10 @@ class Engine:
     # Requests
 
     def submit(self, spec: GenerateSpec, handle: Handle) -> None:
-        """Queues a request. Raises InvalidRequest, ContextTooLong or QueueFull, and then keeps nothing of it."""
+        """Queues a request, or, if it was moved here, awaits its state.
+
+        Raises InvalidRequest, ContextTooLong or QueueFull, and then keeps nothing of it.
+        """
         self._enter(self._request(spec, handle))
 
     def expect(self, spec: GenerateSpec, handle: Handle, extend_max: int = 0, by: Rule = Rule.THRESHOLD) -> bool:
@@ -111,15 +114,6 @@ class Engine:
         """Requests that were promised room since the last call; `launch` promises."""
         return self._scheduler.take_promised()
 
-    def hold(self, request: Request, offered: int | None) -> tuple[int, int | None]:
-        """Pins what is cached of a promised request's prompt.
-
-        Returns how many tokens of full pages need not come, and the depth of the prompt checkpoint that is wanted after
-        the state, of the one that the sender offers.
-        """
-        held = self.holdings.hold(request)
-        return held, self.holdings.wanted_checkpoint(request, offered)
-
     def receive(
         self,
         handle: Handle,
@@ -131,7 +125,7 @@ class Engine:
     ) -> EngineNews:
         """The state of a promised request has arrived in `rows`, which it owns from now on, and its first token.
 
-        The request continues at that token. It must not be gone. With `expected`, its prompt checkpoint of that depth
+        The request continues at that token, which is no news of one that was moved here. It must not be gone. With `expected`, its prompt checkpoint of that depth
         is still on its way: `receive_checkpoint` or `give_up_checkpoint` must follow, however the request ends.
         """
         request = self._roster.find(handle, attempt)
@@ -145,7 +139,11 @@ class Engine:
         if expected is not None:
             self.pin(handle, attempt)
         news = EngineNews(self._steps)
-        self._append(request, token, news)
+        if request.moved:
+            request.output.append(token)
+            request.move(Phase.DECODING)
+        else:
+            self._append(request, token, news)
         return news
 
     def receive_checkpoint(self, handle: Handle, rows: Sequence[UnitRow]) -> None:
@@ -225,7 +223,10 @@ class Engine:
         Between two steps. None when it is gone. Raises SnapshotNotReady when no whole state of it is here now.
         """
         assert self._in_flight is None, "a step is in flight"
-        return self._roster.park(handle, attempt)
+        request = self._roster.park(handle, attempt)
+        if request is not None and request.tables is not None and request.tables.slot is not None:
+            self._slots.whole(request.tables.slot)
+        return request
 
     def unpark(self, handle: Handle) -> None:
         """A parked request goes on as if nothing had been, unless it has ended meanwhile."""

@@ -228,7 +228,8 @@ class DecodeMachine(RuleBasedStateMachine):
         n, page, window = request.known_len, self.made.runner.page_tokens, self.made.runner.window or 0
         stop = page_count(n + headroom(request), page)
         offered = (n - 1) // (2 * page) * 2 * page or None
-        held, wanted = self.made.engine.hold(request, offered)
+        held = self.made.engine.holdings.hold(request)
+        wanted = self.made.engine.holdings.wanted_checkpoint(request, offered)
         first_live = first_window_page(n, window, page)
         pieces: list[tuple[Part, ComponentName, int, int]] = []
         for name in self.made.pools:
