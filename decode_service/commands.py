@@ -8,6 +8,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from kv_transfer.sender_words import Granted, Unpin, Unwanted
 from segue.engine_facts import EngineStatus
 from segue.errors import ServingError
 from segue.handoff import Ask, BlockBytes, CheckpointPushed, Finished, Progress, Ticket
@@ -29,6 +30,24 @@ class Report:
     """Say how load and pools are."""
 
     answer: Future["WorkerFigures"] = field(default_factory=Future)
+
+
+@dataclass(frozen=True, slots=True)
+class Depart:
+    """The request is to go on at another worker, as soon as its whole state is here."""
+
+    handle: Handle
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A worker comes for the state of a request that has left; `accepted` ends with None, or with what refused it."""
+
+    handle: Handle
+    attempt: int
+    spec: GenerateSpec
+    accepted: Future[None] = field(default_factory=Future)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,4 +144,9 @@ Command: TypeAlias = (
     | CheckpointArrived
     | SettledTicket
     | PeerDied
+    | Depart
+    | Claim
+    | Granted
+    | Unwanted
+    | Unpin
 )

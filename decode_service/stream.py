@@ -15,7 +15,7 @@ class Stream:
         self,
         session: Session,
         incoming: AsyncIterator[RouterMessage],
-        control: Callable[[Cancel | Finish], None],
+        control: Callable[[Cancel | Finish | Heartbeat], None],
         closed: Callable[["Stream"], None],
         *,
         heartbeat_s: float,
@@ -86,10 +86,8 @@ class Stream:
             match message:
                 case None:
                     return
-                case Cancel() | Finish():
+                case Cancel() | Finish() | Heartbeat():
                     self._control(message)
-                case Heartbeat():
-                    pass
                 case Attach():
                     raise InvalidRequest("a session is attached once per stream")
 

@@ -30,9 +30,10 @@ class Unwanted:
 
 @dataclass(frozen=True, slots=True)
 class Unpin:
-    """No write reads the request's pages any more."""
+    """No write reads the request's pages any more. `delivered`: the receiver was told that all of it has come."""
 
     handle: Handle
+    delivered: bool
 
 
 SenderCommand: TypeAlias = Granted | Unwanted | Unpin

@@ -125,8 +125,9 @@ class Engine:
     ) -> EngineNews:
         """The state of a promised request has arrived in `rows`, which it owns from now on, and its first token.
 
-        The request continues at that token, which is no news of one that was moved here. It must not be gone. With `expected`, its prompt checkpoint of that depth
-        is still on its way: `receive_checkpoint` or `give_up_checkpoint` must follow, however the request ends.
+        The request, which must not be gone, continues at that token: no news of one that was moved here. With
+        `expected`, its prompt checkpoint of that depth is still on its way: `receive_checkpoint` or
+        `give_up_checkpoint` must follow, however the request ends.
         """
         request = self._roster.find(handle, attempt)
         assert request is not None, f"state came for handle {handle}, which is gone"

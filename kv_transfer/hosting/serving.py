@@ -134,4 +134,4 @@ class Serving:
         await self._handover.settled
         if not self._complete:
             self._put(Unwanted(self._handle, self._attempt))
-        self._put(Unpin(self._handle))
+        self._put(Unpin(self._handle, delivered=self._complete and self._handover.error is None))
