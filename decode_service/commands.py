@@ -10,6 +10,7 @@ from typing import TypeAlias
 
 from decode_service.snapshots.commands import SnapshotDone, TakeSnapshot
 from decode_service.snapshots.restoring import Restored
+from kv_transfer.sender_words import Granted, Unpin, Unwanted
 from segue.engine_facts import EngineStatus
 from segue.errors import ServingError
 from segue.handoff import Ask, BlockBytes, CheckpointPushed, Finished, Progress, Ticket
@@ -35,6 +36,24 @@ class Report:
     """Say how load and pools are."""
 
     answer: Future["WorkerFigures"] = field(default_factory=Future)
+
+
+@dataclass(frozen=True, slots=True)
+class Depart:
+    """The request is to go on at another worker, as soon as its whole state is here."""
+
+    handle: Handle
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A worker comes for the state of a request that has left; `accepted` ends with None, or with what refused it."""
+
+    handle: Handle
+    attempt: int
+    spec: GenerateSpec
+    accepted: Future[None] = field(default_factory=Future)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,4 +153,9 @@ Command: TypeAlias = (
     | PeerDied
     | TakeSnapshot
     | SnapshotDone
+    | Depart
+    | Claim
+    | Granted
+    | Unwanted
+    | Unpin
 )

@@ -1,4 +1,4 @@
-"""One request's call to the prefill worker that computes its prompt, seen from decode; decides nothing about pages.
+"""One request's call to the worker that has, or computes, its state, seen from decode; decides nothing about pages.
 
 Messages pass both ways between the call and the engine thread. However the call ends, the engine thread says by `Over`
 whether the sender may still be writing; then the call ends only after it has said that it does not, or `fences` waits.
@@ -26,7 +26,9 @@ from segue.errors import (
     FingerprintMismatch,
     PeerLost,
     PrefillUnavailable,
+    QueueFull,
     ServingError,
+    TransferFailed,
     TransferRefused,
     WorkerUnavailable,
 )
@@ -74,6 +76,7 @@ class Fetch:
         self._handle = handle
         self._call = call
         self._spec = spec
+        self._sender = spec.prefill_address if spec.moved is None else spec.moved.address
         self._exchange = exchange
         self._fences = fences
         self._put = put
@@ -103,7 +106,7 @@ class Fetch:
     async def _run(self) -> None:
         way: Way | None = None
         try:
-            way = await self._exchange.way(self._spec.prefill_address)
+            way = await self._exchange.way(self._sender)
             try:
                 await self._follow(way)
             except TransferRefused:
@@ -111,7 +114,7 @@ class Fetch:
                     raise
                 # Another process answers at the address by now, and has never heard of this one.
                 self._exchange.doubt(way)
-                way = await self._exchange.way(self._spec.prefill_address)
+                way = await self._exchange.way(self._sender)
                 await self._follow(way)
         except ServingError as error:
             if way is not None:
@@ -144,7 +147,7 @@ class Fetch:
                 async with asyncio.timeout(self._silence_s):
                     await tasks[0]
         except TimeoutError:
-            raise PeerLost(f"prefill worker {self._spec.prefill_address} does not say that it has stopped") from None
+            raise PeerLost(f"worker {self._sender} does not say that it has stopped") from None
         finally:
             for task in tasks:
                 task.cancel()
@@ -157,9 +160,7 @@ class Fetch:
                 async with asyncio.timeout(self._silence_s):
                     message = await call.read()
             except TimeoutError:
-                raise PeerLost(
-                    f"the prefill worker {self._spec.prefill_address} said nothing for {self._silence_s} s"
-                ) from None
+                raise PeerLost(f"the worker {self._sender} said nothing for {self._silence_s} s") from None
             await self._take(message, way)
             # The word on another ticket answers something that was never said here: the wire has damaged it.
             if isinstance(message, Settled) and message.ticket == self._ticket:
@@ -191,7 +192,7 @@ class Fetch:
                 self._fail(message.error)
 
     def _fail(self, error: ServingError) -> None:
-        blame = blamed(error, self._spec.prefill_address)
+        blame = (blamed if self._spec.moved is None else lost_on_the_way)(error, self._sender)
         self._put(Fail(self._handle, self._spec.attempt, blame, self._call))
 
     async def _pass_bytes(self, message: BlockBytes) -> None:
@@ -228,3 +229,10 @@ def blamed(error: ServingError, address: str) -> ServingError:
     if refused or type(error) is ServingError:
         return PrefillUnavailable(f"prefill worker {address}: {error.message}")
     return error
+
+
+def lost_on_the_way(error: ServingError, address: str) -> ServingError:
+    """An error of a move as the router must see it: the request goes on without the state that was to come."""
+    if isinstance(error, TransferFailed) or (error.client_fault and not isinstance(error, QueueFull | TransferRefused)):
+        return error
+    return PeerLost(f"worker {address}, which kept the request's state: {error.message}")

@@ -1,4 +1,4 @@
-"""All calls of a decode worker to its prefill workers: one task each, from acceptance until nothing is owed."""
+"""All calls of a decode worker to those who send it state: one task each, from acceptance until nothing is owed."""
 
 from collections.abc import Callable, Sequence
 
@@ -34,7 +34,7 @@ class Fetches:
 
     def prepare(self, handle: Handle, spec: GenerateSpec, call: int = 0) -> None:
         """Before the engine takes the request: from then on it may have something to say to its sender."""
-        if not spec.prefill_address:
+        if not spec.prefill_address and spec.moved is None:
             return
         self._fetches[handle] = Fetch(
             handle,

@@ -15,16 +15,18 @@ from kv_transfer.hosting.listener import Listener
 from kv_transfer.hosting.loading import Loaded
 from kv_transfer.hosting.neighbours import Neighbours
 from kv_transfer.peer_servicer import PeerServicer
+from kv_transfer.prefill_servicer import PrefillServicer
 from segue.ids import WorkerId
 from segue.state.snapshot.config import SnapshotConfig
 from segue.v1 import transfer_pb2, worker_pb2
-from segue.v1.transfer_pb2_grpc import add_PeerServicer_to_server
+from segue.v1.transfer_pb2_grpc import add_PeerServicer_to_server, add_PrefillServicer_to_server
 from segue.v1.worker_pb2_grpc import add_WorkerServicer_to_server
 from segue.wire.channel import PLAIN, TlsConfig
 
 log = logging.getLogger(__name__)
 
 _WORKER = worker_pb2.DESCRIPTOR.services_by_name["Worker"].full_name
+_PREFILL = transfer_pb2.DESCRIPTOR.services_by_name["Prefill"].full_name
 _PEER = transfer_pb2.DESCRIPTOR.services_by_name["Peer"].full_name
 
 
@@ -71,11 +73,12 @@ class Host:
             add_WorkerServicer_to_server(Servicer(self.worker), server)
             if exchange is not None:
                 add_PeerServicer_to_server(PeerServicer(exchange.peers, exchange.withdraw), server)
+                add_PrefillServicer_to_server(PrefillServicer(self.worker.serve), server)
 
-        await self._listener.start(register, [_WORKER] if exchange is None else [_WORKER, _PEER])
+        await self._listener.start(register, [_WORKER] if exchange is None else [_WORKER, _PEER, _PREFILL])
 
     async def stop(self) -> None:
-        """Takes no new work from now on, finishes what runs within the drain budget, and closes the port."""
+        """Takes no new work from now on, lets what runs go on elsewhere or finish in the budget, closes the port."""
         await self._listener.announce_end()
         if not self.worker.broken.done():
             log.info("draining for at most %.0f s", self._config.drain_s)

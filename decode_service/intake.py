@@ -52,6 +52,8 @@ class Reply:
 class _Coming:
     attempt: int
     call: int
+    pending: int | None = None
+    """The token that the state comes with, where it is known: it was put out before the request moved here."""
     asked: Asked | None = None
     incoming: Incoming | None = None
     called_at: float = 0.0
@@ -77,9 +79,9 @@ class Intake:
 
     # What the outside says
 
-    def expect(self, handle: Handle, attempt: int, call: int = 0) -> None:
-        """A sender is called for the request."""
-        self._coming[handle] = _Coming(attempt, call, called_at=self._clock())
+    def expect(self, handle: Handle, attempt: int, call: int = 0, pending: int | None = None) -> None:
+        """A sender is called for the request, whose next token, if it is known, is `pending`."""
+        self._coming[handle] = _Coming(attempt, call, pending, called_at=self._clock())
 
     def asked(self, command: Asked) -> None:
         """The sender's turn is near: the request stands in line from now on."""
@@ -110,6 +112,11 @@ class Intake:
         if coming is None or coming.state_here:
             return None
         try:
+            if coming.pending is not None and (finished.ticket is None or finished.token.token_id != coming.pending):
+                raise TransferFailed(
+                    f"request of handle {command.handle}: its state comes with token {finished.token.token_id}, where "
+                    f"token {coming.pending} had been put out"
+                )
             if finished.ticket is None:
                 news = self._engine.receive_last(
                     command.handle, command.attempt, finished.token, finished.usage.cached_tokens
@@ -215,6 +222,11 @@ class Intake:
         if coming is not None and not coming.state_here:
             self._withdraw(handle)
 
+    def is_coming(self, handle: Handle) -> bool:
+        """Whether units are set aside for the request, which its sender may be filling."""
+        coming = self._coming.get(handle)
+        return coming is not None and coming.incoming is not None
+
     def expire(self) -> None:
         """Fails requests whose senders let the lease run out."""
         for ticket in self._reservations.expire():
@@ -249,7 +261,8 @@ class Intake:
                 f"request {request.request_id} has {request.known_len} tokens, its sender asks for "
                 f"{asked.ask.prompt_tokens}"
             )
-        held, checkpoint = self._engine.hold(request, asked.ask.checkpoint)
+        held = self._engine.holdings.hold(request)
+        checkpoint = self._engine.holdings.wanted_checkpoint(request, asked.ask.checkpoint)
         coming.incoming = self._receiver.grant(
             asked.peer,
             asked.tp_size,
@@ -267,7 +280,9 @@ class Intake:
         seconds = max(1e-9, self._clock() - coming.granted_at)
         # Between question and promise it waited for room here, which it would have done in any case.
         queued_s = coming.asked_at - coming.called_at
-        self._engine.costs.handed_over(queued_s + seconds, incoming.grant.terms.prompt_tokens, reused)
+        moved = coming.pending is not None
+        if not moved:
+            self._engine.costs.handed_over(queued_s + seconds, incoming.grant.terms.prompt_tokens, reused)
         runs = incoming.plan.runs
         size = sum(
             (piece.stop - piece.first) * sum(run.bytes for run in runs[piece.component])
@@ -279,6 +294,7 @@ class Intake:
             figures.latency_s + seconds,
             figures.bytes + size,
             figures.speed_gb_s + size / seconds / 1e9,
+            figures.moved_in + moved,
         )
 
     def _find(self, command: Asked | Arrived | CheckpointArrived | Fail) -> _Coming | None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from decode_service.live import LiveRequest
 from decode_service.session import Session
 from segue.batch.news import EngineNews
+from segue.batch.request import FinishReason
 from segue.errors import DuplicateRequest
 from segue.ids import Handle, RequestId, RouterId
 from segue.wire import Cancel, Ended, Finish, GenerateSpec
@@ -34,6 +35,10 @@ class Ledger:
     def live(self) -> tuple[LiveRequest, ...]:
         """Requests that have not ended."""
         return tuple(request for request in self._requests.values() if request.ended is None)
+
+    @property
+    def sessions(self) -> tuple[Session, ...]:
+        return tuple(self._sessions.values())
 
     def session(self, router_id: RouterId) -> Session | None:
         """The router's session, if it attached once and was not forgotten."""
@@ -84,9 +89,11 @@ class Ledger:
         self._drop(request)
 
     def leave(self, message: Cancel | Finish) -> bool:
-        """Whether the engine must be told: true once in the life of a live request."""
+        """Whether the engine must be told: true once of a live request, or one whose state may still be kept."""
         request = self._requests.get(message.handle)
-        if request is None or request.attempt != message.attempt or request.ended is not None or request.leaving:
+        if request is None or request.attempt != message.attempt or request.leaving:
+            return False
+        if request.ended is not None and request.ended.reason is not FinishReason.MOVED:
             return False
         request.leaving = True
         return True

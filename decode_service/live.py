@@ -14,7 +14,8 @@ class LiveRequest:
 
     `sent` is the absolute output index that is sent next; output before `first` came with the request (a continuation).
     The same for scores of the prompt, by position: `scores_sent` and `scores_first`, 0 where the prompt is not scored.
-    `accepted` is set when the engine has taken it, `leaving` when it was told to let go of it.
+    `accepted` is set when the engine has taken it, `leaving` when it was told to let go of it, `departing` when it is
+    to go on at another worker.
     """
 
     def __init__(self, spec: GenerateSpec, handle: Handle) -> None:
@@ -35,6 +36,7 @@ class LiveRequest:
         self.end_sent = False
         self.accepted = False
         self.leaving = False
+        self.departing = False
 
     @property
     def key(self) -> tuple[RouterId, RequestId, int]:

@@ -15,12 +15,16 @@ SCORE_NUMBERS_MAX = 16384
 
 
 class Session:
-    """Event-loop thread only. `news` is set whenever `take` would have something."""
+    """Event-loop thread only. `news` is set whenever `take` would have something.
+
+    Its router has said whether requests could go on `elsewhere`, with their state.
+    """
 
     def __init__(self, router_id: RouterId) -> None:
         self.router_id = router_id
         self.requests: dict[Handle, LiveRequest] = {}
         self.news = asyncio.Event()
+        self.elsewhere = False
         self._changed: dict[Handle, LiveRequest] = {}
         self._step = 0
 

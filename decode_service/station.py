@@ -2,14 +2,16 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from decode_service.commands import (
     Arrived,
     Asked,
     Bytes,
     CheckpointArrived,
+    Claim,
     Command,
+    Depart,
     Fail,
     PeerDied,
     Progressed,
@@ -18,16 +20,19 @@ from decode_service.commands import (
     Submit,
     WorkerFigures,
 )
+from decode_service.departures import Departures
 from decode_service.intake import Intake, Reply
 from decode_service.snapshots.commands import SnapshotDone, TakeSnapshot
 from decode_service.snapshots.copying import Copies
 from decode_service.snapshots.exports import Exports
 from decode_service.snapshots.restoring import Restored
+from kv_transfer.export import Export
 from kv_transfer.hosting.config import TransferConfig
 from kv_transfer.hosting.loading import Loaded
 from kv_transfer.plan import Side
 from kv_transfer.receiver import Receiver
 from kv_transfer.reservations import Reservations
+from kv_transfer.sender_words import Granted, SenderEvent, Unpin, Unwanted
 from segue.batch.news import Ended, EngineNews
 from segue.batch.role import Role
 from segue.batch.suffix_costs import Rule
@@ -41,24 +46,28 @@ WAIT_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class DecodeNews:
-    """What is new for the routers, in engine order, and for the senders.
+    """What is new for the routers, in engine order, for the senders, and for those who fetch what has left.
 
-    `stuck` means that so much is in quarantine for so long that the worker should be started afresh.
+    `stuck` means that so much is in quarantine for so long that the worker should be started afresh. `kept_count`
+    states of requests that have left are still here.
     """
 
     engine: Sequence[EngineNews]
     replies: Sequence[Reply] = field(default=())
     stuck: bool = False
+    sent: Sequence[SenderEvent] = field(default=())
+    kept_count: int = 0
 
 
 class DecodeStation:
-    """Owns the engine, and what comes into it. A worker that computes its prompts itself expects nothing."""
+    """Owns the engine, and what comes into it and leaves it. One that computes its prompts itself expects nothing."""
 
     def __init__(
         self,
         engine: Engine,
         intake: Intake | None,
         config: TransferConfig,
+        departures: Departures | None = None,
         exports: Exports | None = None,
         copies: Copies | None = None,
     ) -> None:
@@ -66,6 +75,8 @@ class DecodeStation:
         self._config, self._extend_by = config, Rule(config.extend_by)
         self._engine = engine
         self._intake = intake
+        self._departures = departures
+        self._kept_count = 0
         self._news: list[EngineNews] = []
         self._step = 0
         self._busy = False
@@ -78,12 +89,14 @@ class DecodeStation:
         """A station for what was loaded, which takes snapshots by `exports` and `copies` of them by policy."""
         engine = loaded.engine
         if loaded.built is None or engine.facts.role is not Role.DECODE:
-            return DecodeStation(engine, None, config, exports, copies)
+            return DecodeStation(engine, None, config, exports=exports, copies=copies)
         facts = engine.facts
         reservations = Reservations(loaded.built.pools, time.monotonic, lease_s=config.lease_s)
         side = Side(facts.layouts, facts.page_tokens, facts.window)
         intake = Intake(engine, Receiver(reservations, loaded.built.storage, side))
-        return DecodeStation(engine, intake, config, exports, copies)
+        export = Export(loaded.built.storage, facts.page_tokens)
+        departures = Departures(engine, intake, export, verify=config.verify, keep_s=config.keep_s)
+        return DecodeStation(engine, intake, config, departures, exports, copies)
 
     def apply(self, command: Command) -> None:
         match command:
@@ -91,18 +104,22 @@ class DecodeStation:
                 self._submit(command)
             case Cancel():
                 self._engine.cancel(command.handle, command.attempt)
+                self._dismiss(command)
             case Finish():
                 self._engine.finish(command.handle, command.attempt, command.kept)
+                self._dismiss(command)
             case Report():
-                transfers = Transfers() if self._intake is None else self._intake.figures
                 snapshots = SnapshotFigures() if self._exports is None else self._exports.figures
-                command.answer.set_result(WorkerFigures(self._engine.status(), transfers, snapshots))
+                command.answer.set_result(WorkerFigures(self._engine.status(), self._transfers(), snapshots))
             case TakeSnapshot():
                 assert self._exports is not None, "a worker without a snapshot folder takes none"
                 self._exports.ask(command)
             case SnapshotDone():
                 assert self._exports is not None, "a worker without a snapshot folder has written none"
                 self._exports.done(command)
+            case Depart() | Claim() | Granted() | Unwanted() | Unpin():
+                assert self._departures is not None, f"{command} came to a worker that nobody leaves"
+                self._departures.apply(command)
             case _:
                 assert self._intake is not None, f"{command} came to a worker that expects no state"
                 self._take_in(command, self._intake)
@@ -112,6 +129,10 @@ class DecodeStation:
     def turn(self) -> DecodeNews | None:
         if self._intake is not None:
             self._intake.expire()
+            self._note_ended()
+        if self._departures is not None:
+            self._departures.expire()
+            self._departures.leave()
             self._note_ended()
         # A first token, or a promise to a sender, does not wait for a step; a step waits for no more than one turn.
         if not self._told and (news := self._take_news()) is not None:
@@ -148,6 +169,8 @@ class DecodeStation:
         times = [self._engine.next_deadline(), None if self._intake is None else self._intake.next_expiry()]
         if self._intake is not None and self._intake.stuck_for_s(self._config.quarantine_share):
             times.append(time.monotonic() + self._config.quarantine_s / 10)
+        if self._departures is not None:
+            times.append(self._departures.next_expiry())
         due = min((at for at in times if at is not None), default=None)
         return None if due is None else max(1e-3, due - time.monotonic())
 
@@ -160,18 +183,20 @@ class DecodeStation:
     def _submit(self, command: Submit) -> None:
         if not command.accepted.set_running_or_notify_cancel():
             return  # The caller left before its turn; nobody would ever read the output.
-        awaited = False
+        spec, awaited = command.spec, False
         try:
             if command.restored is not None:
                 self._restore(command, command.restored)
-            elif not command.spec.prefill_address:
-                self._engine.submit(command.spec, command.handle)
+            elif not spec.prefill_address and spec.moved is None:
+                self._engine.submit(spec, command.handle)
             elif self._intake is None:
-                raise InvalidRequest("this worker computes its prompts itself, it takes no prefill address")
-            elif awaited := self._engine.expect(
-                command.spec, command.handle, self._config.extend_tokens, self._extend_by
-            ):
-                self._intake.expect(command.handle, command.spec.attempt)
+                raise InvalidRequest("this worker computes its prompts itself, it takes no state from another one")
+            elif spec.moved is not None:
+                self._engine.submit(spec, command.handle)
+                self._intake.expect(command.handle, spec.attempt, pending=spec.emitted[-1])
+                awaited = True
+            elif awaited := self._engine.expect(spec, command.handle, self._config.extend_tokens, self._extend_by):
+                self._intake.expect(command.handle, spec.attempt)
         except ServingError as error:
             command.accepted.set_exception(error)
         else:
@@ -216,6 +241,20 @@ class DecodeStation:
         if self._intake is not None:
             for one in ended:
                 self._intake.ended(one.handle)
+        if self._departures is not None:
+            for one in ended:
+                self._departures.ended(one.handle)
+
+    def _dismiss(self, command: Cancel | Finish) -> None:
+        """Nobody will come for the state of a request that has left, if it has."""
+        if self._departures is not None:
+            self._departures.dismiss(command.handle, command.attempt)
+
+    def _transfers(self) -> Transfers:
+        if self._intake is None or self._departures is None:
+            return Transfers()
+        out, lost = self._departures.moved_out, self._departures.moved_lost
+        return replace(self._intake.figures, moved_out=out, moved_lost=lost)
 
     def _forget_copies(self, ended: Sequence[Ended]) -> None:
         if self._copies is not None:
@@ -229,4 +268,9 @@ class DecodeStation:
             return DecodeNews(news) if news else None
         replies = self._intake.take_replies()
         stuck = self._intake.stuck_for_s(self._config.quarantine_share) > self._config.quarantine_s
-        return DecodeNews(news, replies, stuck) if news or replies or stuck else None
+        assert self._departures is not None, "who takes state in lets it out"
+        sent, kept_before = self._departures.take_events(), self._kept_count
+        self._kept_count = self._departures.kept_count
+        if not (news or replies or stuck or sent or self._kept_count != kept_before):
+            return None
+        return DecodeNews(news, replies, stuck, sent, self._kept_count)

@@ -4,8 +4,9 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 
 from decode_service.session import Session
-from segue.errors import DeadlineExceeded, InvalidRequest, ServingError
-from segue.wire import Attach, Attached, Cancel, Finish, Heartbeat, RouterMessage, WorkerMessage
+from segue.errors import DeadlineExceeded, FingerprintMismatch, InvalidRequest, ServingError
+from segue.ids import WorkerId
+from segue.wire import PROTOCOL_VERSION, Attach, Attached, Cancel, Finish, Heartbeat, RouterMessage, WorkerMessage
 
 
 class Stream:
@@ -15,7 +16,7 @@ class Stream:
         self,
         session: Session,
         incoming: AsyncIterator[RouterMessage],
-        control: Callable[[Cancel | Finish], None],
+        control: Callable[[Cancel | Finish | Heartbeat], None],
         closed: Callable[["Stream"], None],
         *,
         heartbeat_s: float,
@@ -86,10 +87,8 @@ class Stream:
             match message:
                 case None:
                     return
-                case Cancel() | Finish():
+                case Cancel() | Finish() | Heartbeat():
                     self._control(message)
-                case Heartbeat():
-                    pass
                 case Attach():
                     raise InvalidRequest("a session is attached once per stream")
 
@@ -98,3 +97,20 @@ class Stream:
             await asyncio.sleep(self._heartbeat_s)
             self._beat_due = True
             self._session.news.set()
+
+
+async def first_attach(incoming: AsyncIterator[RouterMessage], worker_id: WorkerId, silence_s: float) -> Attach:
+    """How a router begins a session. Raises InvalidRequest, FingerprintMismatch or DeadlineExceeded."""
+    try:
+        async with asyncio.timeout(silence_s):
+            first = await anext(incoming, None)
+    except TimeoutError:
+        raise DeadlineExceeded(f"no Attach came within {silence_s} s") from None
+    if not isinstance(first, Attach):
+        raise InvalidRequest("a session begins with Attach")
+    if first.protocol_version != PROTOCOL_VERSION:
+        raise FingerprintMismatch(
+            f"router {first.router_id} speaks protocol {first.protocol_version}, worker {worker_id} speaks "
+            f"{PROTOCOL_VERSION}"
+        )
+    return first

@@ -4,11 +4,13 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from concurrent.futures import Future
 from contextlib import aclosing
 from dataclasses import replace
+from functools import partial
 
 from decode_service.attachments import Attachments
-from decode_service.commands import Command, Report, Submit, WorkerFigures
+from decode_service.commands import Claim, Command, Depart, Report, Submit, WorkerFigures
 from decode_service.fetches import Fetches
 from decode_service.ledger import Ledger
 from decode_service.live import LiveRequest
@@ -17,7 +19,7 @@ from decode_service.snapshots.commands import TakeSnapshot
 from decode_service.snapshots.restoring import Restored
 from decode_service.snapshots.service import Snapshots
 from decode_service.station import DecodeNews, DecodeStation
-from decode_service.stream import Stream
+from decode_service.stream import Stream, first_attach
 from kv_transfer.hosting.config import TransferConfig, WorkerConfig
 from kv_transfer.hosting.engine_thread import EngineThread
 from kv_transfer.hosting.exchange import Exchange
@@ -25,13 +27,12 @@ from kv_transfer.hosting.loading import Identity, Loaded
 from kv_transfer.hosting.mailbox import Mailbox
 from kv_transfer.hosting.neighbours import Neighbours
 from kv_transfer.hosting.outlet import Outlet
+from kv_transfer.hosting.servings import Servings
 from kv_transfer.hosting.status import describe, worker_status
 from segue.batch.request import FinishReason
 from segue.batch.role import Role
 from segue.errors import (
     Cancelled,
-    DeadlineExceeded,
-    FingerprintMismatch,
     InvalidRequest,
     RankLost,
     ServingError,
@@ -39,15 +40,15 @@ from segue.errors import (
     SnapshotsOff,
     WorkerUnavailable,
 )
+from segue.handoff import FromReceiver, FromSender, Start
 from segue.ids import Handle, WorkerId
 from segue.wire import (
-    PROTOCOL_VERSION,
-    Attach,
     Attached,
     Cancel,
     Ended,
     Finish,
     GenerateSpec,
+    Heartbeat,
     RouterMessage,
     SnapshotTaken,
     Usage,
@@ -90,6 +91,10 @@ class Worker:
         self._outlet: Outlet[DecodeNews] = Outlet(asyncio.get_running_loop(), self._deliver, self._break)
         self._exchange: Exchange | None = None
         self._fetches: Fetches | None = None
+        self._servings: Servings | None = None
+        # States that the engine thread keeps of requests that have left.
+        self._kept_count = 0
+        self._draining = False
         self._refusal: str | None = "the worker is still loading"
         self._identity: Identity | None = None
         self._over = False
@@ -124,6 +129,9 @@ class Worker:
                 self.worker_id, loaded.identity, loaded.built.storage, self._transfer, self._neighbours, self._tls
             )
             self._fetches = Fetches(self._exchange, self._mailbox.put, self._break, self._transfer)
+            self._servings = Servings(
+                self._exchange, self._transfer, self._named, self._claim, self._mailbox.put, self._break
+            )
         self._refusal = None
 
     def describe(self) -> WorkerDescription:
@@ -174,12 +182,12 @@ class Worker:
 
     async def session(self, incoming: AsyncIterator[RouterMessage]) -> AsyncGenerator[WorkerMessage, None]:
         """One stream of a router, from its Attach to its end."""
-        attach = await self._hello(incoming)
+        attach = await first_attach(incoming, self.worker_id, self._config.silence_s)
         session = self._ledger.open_session(attach.router_id)
         stream = Stream(
             session,
             incoming,
-            self._control,
+            partial(self._hear, session),
             lambda stream: self._attachments.detach(session, stream),
             heartbeat_s=self._config.heartbeat_s,
             silence_s=self._config.silence_s,
@@ -195,6 +203,14 @@ class Worker:
         finally:
             self._attachments.detach(session, stream)
 
+    async def serve(self, incoming: AsyncIterator[FromReceiver]) -> AsyncGenerator[FromSender, None]:
+        """One call of a worker that goes on with a request that has left this one. Raises what refused or broke it."""
+        if self._servings is None or self._over:
+            raise WorkerUnavailable(f"worker {self.worker_id} keeps no state: {self._refusal}")
+        async with aclosing(self._servings.serve(incoming)) as messages:
+            async for message in messages:
+                yield message
+
     async def status(self) -> WorkerStatus:
         """The engine's own figures, between two steps. Concurrent callers share one question."""
         if self._over or self._identity is None:
@@ -209,21 +225,27 @@ class Worker:
         return replace(told, snapshots=figures.snapshots)
 
     async def drain(self, budget_s: float) -> None:
-        """Lets live requests finish within the budget, ends the rest with an error, and ends every stream.
+        """Lets live requests go on elsewhere, or finish, within the budget, ends the rest, and ends every stream.
 
         Requests of a router that is away are not waited for.
         """
         self._refusal = "the worker is shutting down"
+        self._draining = True
         self._attachments.end_grace()
+        for session in self._ledger.sessions:
+            self._move_out(session)
         try:
             async with asyncio.timeout(budget_s):
-                while self._ledger.live and not self._over:
+                while (self._ledger.live or self._kept_count) and not self._over:
                     self._idle.clear()
                     await self._idle.wait()
         except TimeoutError:
-            log.warning("%d requests did not finish within %.0f s", len(self._ledger.live), budget_s)
+            left = len(self._ledger.live)
+            log.warning("%d requests did not finish, %d states were left, in %.0f s", left, self._kept_count, budget_s)
         self._mailbox.put(None)
         self._end_all(WorkerUnavailable(f"worker {self.worker_id} shut down before the request was finished"))
+        if self._servings is not None:
+            await self._servings.close()
         if self._fetches is not None:
             await self._fetches.close()
         if self._snapshots is not None:
@@ -256,7 +278,11 @@ class Worker:
         if news.stuck and self._refusal is None:
             self._refusal = "too much of its memory waits for senders that do not answer"
             self._starting_afresh = asyncio.create_task(self._start_afresh())
-        if any(one.ended for one in news.engine) and self._refusal is not None and not self._ledger.live:
+        if self._servings is not None:
+            for event in news.sent:
+                self._servings.deliver(event)
+        fewer, self._kept_count = news.kept_count < self._kept_count, news.kept_count
+        if (fewer or any(one.ended for one in news.engine)) and self._refusal is not None:
             self._idle.set()
 
     async def _start_afresh(self) -> None:
@@ -309,7 +335,7 @@ class Worker:
         """The snapshot that a request goes on from, if it does. Raises what is wrong with one that was named."""
         if spec.snapshot_id:
             restored: Restored | None = await self.snapshots.open(spec)
-        elif spec.emitted and self._snapshots is not None:
+        elif spec.emitted and spec.moved is None and self._snapshots is not None:
             restored = await self._snapshots.find_copy(spec)
         else:
             return None
@@ -333,20 +359,31 @@ class Worker:
         exports = self._snapshots.exports(loaded, self._mailbox.put)
         return DecodeStation.of(loaded, self._transfer, exports, self._snapshots.copies(loaded, exports))
 
-    async def _hello(self, incoming: AsyncIterator[RouterMessage]) -> Attach:
-        try:
-            async with asyncio.timeout(self._config.silence_s):
-                first = await anext(incoming, None)
-        except TimeoutError:
-            raise DeadlineExceeded(f"no Attach came within {self._config.silence_s} s") from None
-        if not isinstance(first, Attach):
-            raise InvalidRequest("a session begins with Attach")
-        if first.protocol_version != PROTOCOL_VERSION:
-            raise FingerprintMismatch(
-                f"router {first.router_id} speaks protocol {first.protocol_version}, worker {self.worker_id} speaks "
-                f"{PROTOCOL_VERSION}"
-            )
-        return first
+    def _hear(self, session: Session, message: Cancel | Finish | Heartbeat) -> None:
+        if isinstance(message, Heartbeat):
+            session.elsewhere = message.elsewhere
+            self._move_out(session)
+        else:
+            self._control(message)
+
+    def _move_out(self, session: Session) -> None:
+        """While the worker drains, the requests of a router leave that knows where they can go on."""
+        if not (self._draining and session.elsewhere) or self._servings is None:
+            return
+        for request in session.live:
+            if not request.departing:
+                request.departing = True
+                self._mailbox.put(Depart(request.handle, request.attempt))
+
+    def _named(self, start: Start) -> tuple[Handle, int]:
+        if (moved := start.request.moved) is None:
+            raise InvalidRequest(f"worker {self.worker_id} computes no prompts for others")
+        return moved.handle, moved.attempt
+
+    def _claim(self, start: Start, handle: Handle) -> "Future[None]":
+        claim = Claim(handle, self._named(start)[1], start.request)
+        self._mailbox.offer(claim)
+        return claim.accepted
 
     def _control(self, message: Cancel | Finish) -> None:
         if self._ledger.leave(message):

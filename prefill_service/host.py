@@ -12,7 +12,8 @@ from kv_transfer.hosting.listener import Listener
 from kv_transfer.hosting.loading import Loaded
 from kv_transfer.hosting.neighbours import Neighbours
 from kv_transfer.peer_servicer import PeerServicer
-from prefill_service.servicer import PrefillServicer, StatusServicer
+from kv_transfer.prefill_servicer import PrefillServicer
+from prefill_service.servicer import StatusServicer
 from prefill_service.worker import PrefillWorker
 from segue.ids import WorkerId
 from segue.v1 import transfer_pb2, worker_pb2
@@ -76,4 +77,4 @@ class PrefillHost:
         exchange = self.worker.exchange
         add_WorkerServicer_to_server(StatusServicer(self.worker), server)
         add_PeerServicer_to_server(PeerServicer(exchange.peers, exchange.withdraw), server)
-        add_PrefillServicer_to_server(PrefillServicer(self.worker), server)
+        add_PrefillServicer_to_server(PrefillServicer(self.worker.serve), server)

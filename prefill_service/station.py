@@ -3,21 +3,11 @@
 import time
 from collections.abc import Sequence
 
+from kv_transfer.export import Export
 from kv_transfer.hosting.loading import Loaded
 from kv_transfer.plan import TransferPlan
-from prefill_service.commands import (
-    Cancel,
-    Command,
-    Complete,
-    Due,
-    Granted,
-    Last,
-    PrefillEvent,
-    Report,
-    Submit,
-    Unpin,
-)
-from prefill_service.export import Export
+from kv_transfer.sender_words import Complete, Due, Granted, Last, SenderEvent, Unpin, Unwanted
+from prefill_service.commands import Command, Report, Submit
 from segue.batch.lifecycle import Phase
 from segue.batch.news import EngineNews, Usage
 from segue.batch.request import EmittedToken, Request
@@ -53,7 +43,7 @@ class PrefillStation:
             case Granted():
                 if self._engine.grant(command.handle, command.attempt):
                     self._plans[command.handle] = command.plan
-            case Cancel():
+            case Unwanted():
                 self._engine.cancel(command.handle, command.attempt)
             case Unpin():
                 if self._sent.pop(command.handle, None) is not None:
@@ -61,8 +51,8 @@ class PrefillStation:
             case Report():
                 command.answer.set_result(self._engine.status())
 
-    def turn(self) -> Sequence[PrefillEvent] | None:
-        events: list[PrefillEvent] = []
+    def turn(self) -> Sequence[SenderEvent] | None:
+        events: list[SenderEvent] = []
         self._engine.expire()
         record = self._engine.launch()
         if record is not None:
@@ -95,11 +85,11 @@ class PrefillStation:
         else:
             command.accepted.set_result(None)
 
-    def _exported(self, record: StepRecord, news: EngineNews) -> list[PrefillEvent]:
+    def _exported(self, record: StepRecord, news: EngineNews) -> list[SenderEvent]:
         """What the step has completed of prompts that are wanted elsewhere, and first tokens."""
         tokens = dict(zip(news.handles, news.tokens, strict=True))
         ended = {end.handle: end for end in news.ended}
-        events: list[PrefillEvent] = []
+        events: list[SenderEvent] = []
         for row in record.plan.rows:
             request, handle = row.request, row.request.handle
             if (end := ended.get(handle)) is not None:

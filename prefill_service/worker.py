@@ -4,8 +4,8 @@ import asyncio
 import itertools
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from concurrent.futures import Future
 from contextlib import aclosing
-from typing import Any
 
 from kv_transfer.hosting.config import TransferConfig
 from kv_transfer.hosting.engine_thread import EngineThread
@@ -14,14 +14,14 @@ from kv_transfer.hosting.loading import Identity, Loaded
 from kv_transfer.hosting.mailbox import Mailbox
 from kv_transfer.hosting.neighbours import Neighbours
 from kv_transfer.hosting.outlet import Outlet
+from kv_transfer.hosting.servings import Servings
 from kv_transfer.hosting.status import describe, worker_status
 from kv_transfer.hosting.tasks import OwnedTasks
-from kv_transfer.outbox import Outbox
-from prefill_service.commands import Command, PrefillEvent, Report, Submit
-from prefill_service.serving import Serving
+from kv_transfer.sender_words import SenderEvent
+from prefill_service.commands import Command, Report, Submit
 from prefill_service.station import PrefillStation
 from segue.engine_facts import EngineStatus
-from segue.errors import DeadlineExceeded, InvalidRequest, PeerLost, ServingError, WorkerUnavailable
+from segue.errors import TransferFailed, WorkerUnavailable
 from segue.handoff import FromReceiver, FromSender, Start
 from segue.ids import Handle, WorkerId
 from segue.wire import Transfers, WorkerDescription, WorkerStatus
@@ -48,14 +48,13 @@ class PrefillWorker:
         self._neighbours = neighbours
         self._tls = tls
         self._mailbox: Mailbox[Command | None] = Mailbox(submits_max)
-        self._outlet: Outlet[Sequence[PrefillEvent]] = Outlet(asyncio.get_running_loop(), self._deliver, self._break)
+        self._outlet: Outlet[Sequence[SenderEvent]] = Outlet(asyncio.get_running_loop(), self._deliver, self._break)
         self._refusal: str | None = "the worker is still loading"
         self._identity: Identity | None = None
         self._exchange: Exchange | None = None
         self._handles = itertools.count(1)
-        self._servings: dict[Handle, Serving] = {}
+        self._servings: Servings | None = None
         self._tasks = OwnedTasks(self._break)
-        self._idle = asyncio.Event()
         self._question: asyncio.Future[EngineStatus] | None = None
 
     @property
@@ -72,12 +71,12 @@ class PrefillWorker:
     @property
     def live_count(self) -> int:
         """Calls that have not ended."""
-        return len(self._servings)
+        return 0 if self._servings is None else self._servings.live_count
 
     async def start(self, build: Callable[[], Loaded]) -> None:
         """Builds the engine on its thread and runs it. Raises what building it raised."""
         verify = self._transfer.verify
-        thread: EngineThread[Command, Sequence[PrefillEvent]] = EngineThread(
+        thread: EngineThread[Command, Sequence[SenderEvent]] = EngineThread(
             build, lambda loaded: PrefillStation.of(loaded, verify=verify), self._mailbox, self._outlet
         )
         thread.start()
@@ -86,6 +85,9 @@ class PrefillWorker:
         self._identity = loaded.identity
         self._exchange = await Exchange.open(
             self.worker_id, loaded.identity, loaded.built.storage, self._transfer, self._neighbours, self._tls
+        )
+        self._servings = Servings(
+            self._exchange, self._transfer, self._named, self._offer, self._mailbox.put, self._break
         )
         self._tasks.start(self._exchange.run(lambda peer: None))
         self._refusal = None
@@ -108,104 +110,52 @@ class PrefillWorker:
 
     async def serve(self, incoming: AsyncIterator[FromReceiver]) -> AsyncGenerator[FromSender, None]:
         """One call of a decode worker, from its Start to its end. Raises what refused or broke it."""
-        if self._refusal is not None:
+        if self._refusal is not None or self._servings is None:
             raise WorkerUnavailable(f"worker {self.worker_id}: {self._refusal}")
-        start = await self._hello(incoming)
-        outbox = Outbox(asyncio.get_running_loop(), self.exchange.storage.regions)
-        serving = await self._accept(start, outbox)
-        answering = asyncio.current_task()
-        listening = asyncio.create_task(serving.listen(start, incoming))
-        listening.add_done_callback(lambda task: _end_sending(task, outbox, answering))
-        beside = [asyncio.create_task(work) for work in (serving.start_when_granted(), serving.beat())]
-        try:
-            async with aclosing(outbox.messages()) as messages:
-                async for message in messages:
-                    yield message
-            listening.result()
-        finally:
-            serving.leave()
-            for task in (listening, *beside):
-                task.cancel()
-            await asyncio.gather(listening, *beside, return_exceptions=True)
+        async with aclosing(self._servings.serve(incoming)) as messages:
+            async for message in messages:
+                yield message
 
     async def drain(self, budget_s: float) -> None:
         """Lets calls that were taken finish within the budget, and ends the rest."""
         self._refusal = "the worker is shutting down"
         try:
             async with asyncio.timeout(budget_s):
-                while self._servings and not self.broken.done():
-                    self._idle.clear()
-                    await self._idle.wait()
+                while self._servings is not None and self.live_count and not self.broken.done():
+                    await self._servings.until_idle()
         except TimeoutError:
-            log.warning("%d prompts did not finish within %.0f s", len(self._servings), budget_s)
+            log.warning("%d prompts did not finish within %.0f s", self.live_count, budget_s)
         self._outlet.close()
         self._mailbox.put(None)
         await self._tasks.close()
+        if self._servings is not None:
+            await self._servings.close()
 
     async def close(self) -> None:
         """After the last call has ended: leaves the peers."""
         if self._exchange is not None:
             await self._exchange.close()
 
-    async def _hello(self, incoming: AsyncIterator[FromReceiver]) -> Start:
-        try:
-            async with asyncio.timeout(self._transfer.silence_s):
-                first = await anext(incoming, None)
-        except TimeoutError:
-            raise DeadlineExceeded(f"no Start came within {self._transfer.silence_s} s") from None
-        if not isinstance(first, Start):
-            raise InvalidRequest("a handoff begins with Start")
-        return first
+    def _named(self, start: Start) -> tuple[Handle, int]:
+        if start.request.moved is not None:
+            raise TransferFailed(f"worker {self.worker_id} keeps no state of requests that have left it")
+        return Handle(next(self._handles)), start.request.attempt
 
-    async def _accept(self, start: Start, outbox: Outbox) -> Serving:
-        """Queues the prompt. Raises the ServingError that refused it."""
-        handover = self.exchange.handover(start, outbox)
-        handle, spec = Handle(next(self._handles)), start.request
-        serving = Serving(
-            handle,
-            spec.attempt,
-            handover,
-            outbox,
-            self._mailbox.put,
-            heartbeat_s=self._transfer.heartbeat_s,
-            silence_s=self._transfer.silence_s,
-        )
-        # Known before the engine takes it: it may be its turn at once.
-        self._servings[handle] = serving
-        submit = Submit(start.worker_id, spec, handle)
-        try:
-            self._mailbox.offer(submit)
-            await asyncio.wrap_future(submit.accepted)
-        except (ServingError, asyncio.CancelledError):
-            serving.leave()
-            self._tasks.start(self._release(handle, serving))
-            raise
-        self._tasks.start(self._release(handle, serving))
-        return serving
+    def _offer(self, start: Start, handle: Handle) -> "Future[None]":
+        submit = Submit(start.worker_id, start.request, handle)
+        self._mailbox.offer(submit)
+        return submit.accepted
 
-    async def _release(self, handle: Handle, serving: Serving) -> None:
-        await serving.release_when_settled()
-        del self._servings[handle]
-        if not self._servings:
-            self._idle.set()
-
-    def _deliver(self, events: Sequence[PrefillEvent]) -> None:
+    def _deliver(self, events: Sequence[SenderEvent]) -> None:
+        assert self._servings is not None, "nothing was taken before the start"
         for event in events:
-            if (serving := self._servings.get(event.handle)) is not None:
-                serving.on_event(event)
+            self._servings.deliver(event)
 
     def _break(self, error: BaseException) -> None:
         """The engine or a task broke an invariant: every prompt here is in doubt."""
-        log.critical("the worker broke while %d prompts were live", len(self._servings), exc_info=error)
+        log.critical("the worker broke while %d prompts were live", self.live_count, exc_info=error)
         self._refusal = "its engine broke"
         if not self.broken.done():
             self.broken.set_result(error)
-        self._idle.set()
-
-
-def _end_sending(listening: "asyncio.Task[None]", outbox: Outbox, answering: "asyncio.Task[Any] | None") -> None:
-    """The receiver says no more, so what is still to be sent is the last."""
-    outbox.finish()
-    if not listening.cancelled() and isinstance(listening.exception(), PeerLost) and answering is not None:
-        # It may have stopped reading as well, and then the call hangs in a write that never ends.
-        answering.cancel()
+        if self._servings is not None:
+            self._servings.wake()

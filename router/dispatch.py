@@ -2,7 +2,8 @@
 
 The reader sees one unbroken output. A choice that has sent tokens is continued with those tokens as `emitted`, so no
 token is sampled twice; an earlier attempt cannot speak into a later one, because only the newest inbox is read.
-It is continued by workers of the fingerprint that began it alone: other weights would write another text.
+It is continued by workers of the fingerprint that began it alone: other weights would write another text. One that has
+left its worker is continued from the state that this keeps for it, and without it only if it is lost on its way.
 """
 
 import asyncio
@@ -13,6 +14,7 @@ from router.config import RouterConfig
 from router.fleet import Fleet
 from router.inbox import Arrivals, Inbox
 from router.link import Link, WorkerLost
+from router.moved_leg import MovedLeg
 from router.prefill_leg import PrefillLeg
 from segue.batch.request import FinishReason
 from segue.batch.sampling import SamplingParams
@@ -55,13 +57,22 @@ class ChoiceSpec:
 class Dispatch:
     """Runs one choice. `take` gives its news until `ended` is among them; `close` must follow in every case."""
 
-    def __init__(self, spec: ChoiceSpec, fleet: Fleet, config: RouterConfig, continued: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        spec: ChoiceSpec,
+        fleet: Fleet,
+        config: RouterConfig,
+        continued: Callable[[], None],
+        switched: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`continued` counts attempts after one was lost, `switched` those that went on from the state of the last."""
         self._spec = spec
         self._continued = continued
         self._fleet = fleet
         self._config = config
         self._link: Link | None = None
         self._leg = PrefillLeg(fleet.prefills)
+        self._moved = MovedLeg(switched)
         self._inbox: Inbox | None = None
         self._attempt = 0
         # Of the worker that has the choice, or had it last: once tokens have come, no other may go on.
@@ -116,10 +127,11 @@ class Dispatch:
             if arrived.token_ids or arrived.scores:
                 link.breaker.succeed()
                 self._leg.succeed()
+                self._moved.succeed()
                 self._begun = True
                 self._output += arrived.token_ids
                 self._position += len(arrived.scores)
-            if arrived.ended is None or not self._must_continue(link, arrived.ended):
+            if arrived.ended is None or not self._must_continue(link, inbox, arrived.ended):
                 self._over = arrived.ended is not None
                 return arrived
             arrived.ended = None
@@ -152,8 +164,14 @@ class Dispatch:
             self._link.cancel(self._inbox)
             self._link.breaker.withdraw()
 
-    def _must_continue(self, link: Link, ended: Ended) -> bool:
+    def _must_continue(self, link: Link, inbox: Inbox, ended: Ended) -> bool:
         """Whether an attempt ended but the output did not. Raises the error of one that must not be tried again."""
+        if ended.reason is FinishReason.MOVED and not ended.snapshot_id:
+            link.draining = True
+            link.breaker.withdraw()
+            self._leg.withdraw()
+            self._moved.begin(link, inbox)
+            return True
         if ended.reason is FinishReason.CANCELLED:
             self._leg.withdraw()
             # Nobody asked for it from here: the worker drains, or had given this router up.
@@ -162,7 +180,7 @@ class Dispatch:
         if error is None:
             link.breaker.succeed()
             return False
-        if self._leg.blamed(error, self._now()):
+        if self._leg.blamed(error, self._now()) or self._moved.blamed(error):
             link.breaker.withdraw()
             return True
         link.breaker.fail(error, self._now())
@@ -191,20 +209,17 @@ class Dispatch:
         wait_s = self._config.placement_wait_s
         if self._attempt > 0:
             wait_s = self._config.continuation_grace_s
-            self._continued()
+            if not self._moved.waiting:
+                self._continued()
         give_up_at = self._now() + wait_s
         refusal: ServingError | None = None
         refused_by: set[str] = set()
-        while self._attempt < self._config.attempts_max:
+        while self._attempt < self._config.attempts_max + self._moved.count:
             self._require_leave()
             bound_to = self._fingerprint if self._begun else None
-            link = self._fleet.pick(
-                self._spec.model,
-                self._spec.affinity,
-                refused_by | self._without_snapshot(),
-                bound_to,
-                prompt_here=self._scoring or self._snapshot is not None,
-            )
+            here = self._scoring or self._moved.waiting or self._snapshot is not None
+            refused = refused_by | self._without_snapshot()
+            link = self._fleet.pick(self._spec.model, self._spec.affinity, refused, bound_to, prompt_here=here)
             if link is None:
                 left_s = give_up_at - self._now()
                 if isinstance(refusal, QueueFull) or left_s <= 0:
@@ -221,7 +236,9 @@ class Dispatch:
     async def _offer(self, link: Link) -> ServingError | None:
         """Offers the choice to one worker; returns a refusal that another worker need not share, raises any other."""
         snapshot = self._snapshot
-        address = "" if self._scoring or snapshot is not None else self._leg.begin(link, self._now())
+        moved = None if snapshot is not None else self._moved.offer(link)
+        here = self._scoring or moved is not None or snapshot is not None
+        address = "" if here else self._leg.begin(link, self._now())
         if address is None:
             return PrefillUnavailable(f"no prefill worker is ready for worker {link.address}")
         missing = (self._position, self._position_limit) if self._scoring else (0, 0)
@@ -240,6 +257,7 @@ class Dispatch:
             prefill_address=address,
             score_from=self._position - 1 if self._scoring else None,
             snapshot_id="" if snapshot is None else snapshot.snapshot_id,
+            moved=moved,
         )
         self._attempt += 1
         link.breaker.begin(self._now())
@@ -259,6 +277,7 @@ class Dispatch:
         assert link.description is not None, "a worker is described before it accepts anything"
         self._link, self._inbox, self._fingerprint = link, inbox, link.description.fingerprint
         self._snapshot, self._begun = None, self._begun or bool(self._output)
+        self._moved.accepted(moved)
         self._require_leave()
         return None
 

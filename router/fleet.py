@@ -80,7 +80,7 @@ class Fleet:
         linked = {link.address for link in self.links}
         for address in dict.fromkeys(addresses):
             if address not in linked:
-                link = Link(address, self.router_id, self._config, self._wake, self._tls)
+                link = Link(address, self.router_id, self._config, self._wake, self._tls, self._has_other)
                 self._running[link] = self._group.create_task(link.run())
         if before != self._named:
             self._wake()
@@ -109,7 +109,7 @@ class Fleet:
     @property
     def ready(self) -> list[Link]:
         """Links whose session is up and whose worker takes new requests."""
-        return [link for link in self.links if link.state is LinkState.READY and self.takes(link)]
+        return [link for link in self.links if link.state is LinkState.READY and self.takes(link) and not link.draining]
 
     def models(self) -> list[ServedModel]:
         """Every model that some worker has described, also while that worker is away."""
@@ -191,6 +191,18 @@ class Fleet:
             pass
         finally:
             self._changes.discard(change)
+
+    def _has_other(self, link: Link) -> bool:
+        """Whether another decode worker could go on with the choices of this one, from their state."""
+        now = asyncio.get_running_loop().time()
+        ours = link.description
+        return ours is not None and any(
+            other is not link
+            and other.breaker.allows(now)
+            and other.description is not None
+            and other.description.role == Role.DECODE
+            for other in self._serving(ours.model_name, ours.fingerprint)
+        )
 
     def _serving(self, model: str, fingerprint: str | None) -> list[Link]:
         return [

@@ -109,7 +109,7 @@ class Generate:
         )
         tokenizer = shell.tokenizer
         text = ChoiceText(tokenizer.token_bytes, tokenizer.special_ids, plan.text, choice)
-        dispatch = Dispatch(spec, shell.fleet, shell.config, shell.metrics.continued)
+        dispatch = Dispatch(spec, shell.fleet, shell.config, shell.metrics.continued, shell.metrics.switched)
         return Choice(choice.index, number, dispatch, text)
 
 

@@ -57,9 +57,14 @@ class Link:
         config: RouterConfig,
         changed: Callable[[], None],
         tls: TlsConfig = PLAIN,
+        elsewhere: "Callable[[Link], bool]" = lambda _: False,
     ) -> None:
+        """`elsewhere` says whether there is another worker that could go on with this one's choices."""
         self.address = address
         self.state = LinkState.CONNECTING
+        # Its choices leave it, until another process answers at the address.
+        self.draining = False
+        self._elsewhere = elsewhere
         self.description: WorkerDescription | None = None
         self.breaker = Breaker(config.breaker_faults, config.breaker_cooldown_s)
         self._router_id = router_id
@@ -171,6 +176,7 @@ class Link:
             )
         if self.description is not None and description.worker_id != self.description.worker_id:
             self._lose(f"worker {self.address} was restarted")
+            self.draining = False
             self.breaker.succeed()
         session = self._client.session()
         try:
@@ -237,7 +243,7 @@ class Link:
             slept_at = loop.time()
             await asyncio.sleep(self._config.heartbeat_s)
             sequence += 1
-            self._send(Heartbeat(sequence))
+            self._send(Heartbeat(sequence, self._elsewhere(self)))
             # A router that was itself starved of time has not looked, and may not judge.
             starved = loop.time() - slept_at > 2 * self._config.heartbeat_s
             if not starved and loop.time() - self._heard_at > self._config.heartbeat_timeout_s:

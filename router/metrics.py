@@ -77,6 +77,10 @@ class Metrics:
         self._failed = self._counter("segue:request_failures", "Requests that ended with an error", ["code"])
         self._continued = self._counter("segue:continuations", "Choices continued after their worker was lost", [])
 
+        self._switched = self._counter(
+            "segue:switched_streams", "Choices that went on at another worker from their state", []
+        )
+
     def first_token(self, model: str, seconds: float) -> None:
         self._ttft.labels(model).observe(seconds)
 
@@ -104,6 +108,9 @@ class Metrics:
 
     def continued(self) -> None:
         self._continued.inc()
+
+    def switched(self) -> None:
+        self._switched.inc()
 
     def page(self, running: int, waiting: int, workers: Iterable[WorkerSample]) -> bytes:
         """The scrape page, with the gauges as they are now."""

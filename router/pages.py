@@ -127,7 +127,7 @@ class Pages:
                 cache_salt="",
                 deadline=begun_at + HEALTH_GENERATE_TIMEOUT_S,
             )
-            dispatch = Dispatch(spec, shell.fleet, shell.config, shell.metrics.continued)
+            dispatch = Dispatch(spec, shell.fleet, shell.config, shell.metrics.continued, shell.metrics.switched)
             try:
                 ended = False
                 while not ended:

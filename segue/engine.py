@@ -57,7 +57,10 @@ class Engine:
     # Requests
 
     def submit(self, spec: GenerateSpec, handle: Handle) -> None:
-        """Queues a request. Raises InvalidRequest, ContextTooLong or QueueFull, and then keeps nothing of it."""
+        """Queues a request, or, if it was moved here, awaits its state.
+
+        Raises InvalidRequest, ContextTooLong or QueueFull, and then keeps nothing of it.
+        """
         self._enter(self._request(spec, handle))
 
     def expect(self, spec: GenerateSpec, handle: Handle, extend_max: int = 0, by: Rule = Rule.THRESHOLD) -> bool:
@@ -75,17 +78,15 @@ class Engine:
         return not choice.here
 
     def restore(self, spec: GenerateSpec, handle: Handle, backup: Backup, output: Sequence[EmittedToken]) -> EngineNews:
-        """Takes a request that goes on from `backup`, its state before the last token of `output`. Raises as `submit`.
-
-        What the router has of the output and the backup lacks is computed again; the other way round it is news.
+        """Takes a request that goes on from `backup`, its state before the last of `output`; raises as `submit` does.
+        Output that the router has beyond that is computed again, output that it lacks is news.
         """
         request, known = self._request(spec, handle), len(spec.emitted)
         request.output[: len(output)], request.computed = output, backup.depth
         self._scheduler.restore(request, backup)
         self._roster.enter(request)
         news = EngineNews(self._steps)
-        for index, token in enumerate(output[known:], known):
-            news.add(handle, request.attempt, index, token)
+        news.add_all(handle, request.attempt, known, output[known:])
         return news
 
     def cancel(self, handle: Handle, attempt: int) -> None:
@@ -115,15 +116,6 @@ class Engine:
         """Requests that were promised room since the last call; `launch` promises."""
         return self._scheduler.take_promised()
 
-    def hold(self, request: Request, offered: int | None) -> tuple[int, int | None]:
-        """Pins what is cached of a promised request's prompt.
-
-        Returns how many tokens of full pages need not come, and the depth of the prompt checkpoint that is wanted after
-        the state, of the one that the sender offers.
-        """
-        held = self.holdings.hold(request)
-        return held, self.holdings.wanted_checkpoint(request, offered)
-
     def receive(
         self,
         handle: Handle,
@@ -135,8 +127,9 @@ class Engine:
     ) -> EngineNews:
         """The state of a promised request has arrived in `rows`, which it owns from now on, and its first token.
 
-        The request continues at that token. It must not be gone. With `expected`, its prompt checkpoint of that depth
-        is still on its way: `receive_checkpoint` or `give_up_checkpoint` must follow, however the request ends.
+        The request, which must not be gone, continues at that token: no news of one that was moved here. With
+        `expected`, its prompt checkpoint of that depth is still on its way: `receive_checkpoint` or
+        `give_up_checkpoint` must follow, however the request ends.
         """
         request = self._roster.find(handle, attempt)
         assert request is not None, f"state came for handle {handle}, which is gone"
@@ -149,7 +142,11 @@ class Engine:
         if expected is not None:
             self.pin(handle, attempt)
         news = EngineNews(self._steps)
-        self._append(request, token, news)
+        if request.moved:
+            request.output.append(token)
+            request.move(Phase.DECODING)
+        else:
+            self._append(request, token, news)
         return news
 
     def receive_checkpoint(self, handle: Handle, rows: Sequence[UnitRow]) -> None:
@@ -229,7 +226,10 @@ class Engine:
         Between two steps. None when it is gone. Raises SnapshotNotReady when no whole state of it is here now.
         """
         assert self._in_flight is None, "a step is in flight"
-        return self._roster.park(handle, attempt)
+        request = self._roster.park(handle, attempt)
+        if request is not None and request.tables is not None and request.tables.slot is not None:
+            self._slots.whole(request.tables.slot)
+        return request
 
     def unpark(self, handle: Handle) -> None:
         """A parked request goes on as if nothing had been, unless it has ended meanwhile."""

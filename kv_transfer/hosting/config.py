@@ -46,6 +46,7 @@ class TransferConfig:
     than `quarantine_share` of a pool is in quarantine, and some of it for more than `quarantine_s`, the worker drains
     and ends, to be started afresh. A decode worker computes a prompt itself only if no more than `extend_tokens` of it
     are new to its cache (0: never); `extend_by` says whether it always does so then, or by what either way cost lately.
+    A decode worker that ends keeps the state of a request that has left it for `keep_s`, for another worker to fetch.
     """
 
     transports: str = "local,nixl,grpc"
@@ -60,13 +61,14 @@ class TransferConfig:
     quarantine_share: float = 0.25
     extend_tokens: int = 256
     extend_by: str = Rule.COST.value
+    keep_s: float = 15.0
 
     def __post_init__(self) -> None:
         unknown = [name for name in self.transports.split(",") if name not in set(TransportName)]
         if unknown:
             known = ", ".join(TransportName)
             raise ConfigError(f"transfer.transports names {unknown[0]!r}; known are {known}", param="transports")
-        waits = ("lease_s", "heartbeat_s", "silence_s", "connect_s", "settle_s", "quarantine_s")
+        waits = ("lease_s", "heartbeat_s", "silence_s", "connect_s", "settle_s", "quarantine_s", "keep_s")
         require_above_zero("transfer.", self, *waits)
         require_not_negative("transfer.", self, "extend_tokens")
         if self.extend_by not in set(Rule):

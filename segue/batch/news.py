@@ -1,5 +1,6 @@
 """What the engine tells the outside: new tokens in columns, and requests that ended; plain values."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from segue.batch.request import EmittedToken, FinishReason, Request
@@ -68,3 +69,8 @@ class EngineNews:
         self.attempts.append(attempt)
         self.indices.append(index)
         self.tokens.append(token)
+
+    def add_all(self, handle: Handle, attempt: int, first: int, tokens: Sequence[EmittedToken]) -> None:
+        """Appends tokens of one output, from index `first` on."""
+        for index, token in enumerate(tokens, first):
+            self.add(handle, attempt, index, token)

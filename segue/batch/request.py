@@ -82,7 +82,11 @@ class Request:
 
     @staticmethod
     def of(spec: GenerateSpec, handle: Handle, now: float) -> "Request":
-        """The request that `spec` asks for, at `now` of the engine's clock."""
+        """The request that `spec` asks for, at `now` of the engine's clock.
+
+        The last token of one that was moved comes with its state, as any sender's token does.
+        """
+        emitted = spec.emitted if spec.moved is None else spec.emitted[:-1]
         return Request(
             handle=handle,
             request_id=spec.request_id,
@@ -94,9 +98,10 @@ class Request:
             extension=spec.extension,
             cache_salt=spec.cache_salt,
             score_from=spec.score_from,
-            output=[EmittedToken(token, 0.0) for token in spec.emitted],
+            output=[EmittedToken(token, 0.0) for token in emitted],
             arrival=now,
             origin=spec,
+            phase=Phase.WAITING if spec.moved is None else Phase.AWAITING,
         )
 
     def asked_again(self, now: float) -> GenerateSpec:
@@ -104,6 +109,11 @@ class Request:
         assert self.origin is not None
         left_s = None if self.deadline is None else max(0.0, self.deadline - now)
         return replace(self.origin, emitted=tuple(token.token_id for token in self.output), deadline_s=left_s)
+
+    @property
+    def moved(self) -> bool:
+        """Whether its state comes, or came, from the worker on which it ran before."""
+        return self.origin is not None and self.origin.moved is not None
 
     @property
     def prompt_len(self) -> int:

@@ -37,6 +37,8 @@ def require_servable(spec: GenerateSpec, vocab_size: int, stop_ids: frozenset[in
             param="deadline_s",
         )
     _require_scorable(spec)
+    if spec.moved is not None and (not spec.emitted or spec.score_from is not None):
+        raise InvalidRequest(f"request {spec.request_id} can only have moved while its output was computed")
     if len(spec.emitted) >= max(spec.sampling.max_tokens, 1):
         raise InvalidRequest(
             f"request {spec.request_id}: {len(spec.emitted)} tokens are emitted already, "

@@ -195,10 +195,12 @@ class Finish(_message.Message):
     def __init__(self, handle: _Optional[int] = ..., attempt: _Optional[int] = ..., kept: _Optional[int] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
-    __slots__ = ("sequence",)
+    __slots__ = ("sequence", "elsewhere")
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    ELSEWHERE_FIELD_NUMBER: _ClassVar[int]
     sequence: int
-    def __init__(self, sequence: _Optional[int] = ...) -> None: ...
+    elsewhere: bool
+    def __init__(self, sequence: _Optional[int] = ..., elsewhere: _Optional[bool] = ...) -> None: ...
 
 class WorkerMessage(_message.Message):
     __slots__ = ("attached", "step", "heartbeat")
@@ -559,13 +561,19 @@ class CacheHits(_message.Message):
     def __init__(self, limited_by: _Optional[str] = ..., tokens: _Optional[int] = ...) -> None: ...
 
 class Transfers(_message.Message):
-    __slots__ = ("count", "latency_s", "bytes", "speed_gb_s")
+    __slots__ = ("count", "latency_s", "bytes", "speed_gb_s", "moved_in", "moved_out", "moved_lost")
     COUNT_FIELD_NUMBER: _ClassVar[int]
     LATENCY_S_FIELD_NUMBER: _ClassVar[int]
     BYTES_FIELD_NUMBER: _ClassVar[int]
     SPEED_GB_S_FIELD_NUMBER: _ClassVar[int]
+    MOVED_IN_FIELD_NUMBER: _ClassVar[int]
+    MOVED_OUT_FIELD_NUMBER: _ClassVar[int]
+    MOVED_LOST_FIELD_NUMBER: _ClassVar[int]
     count: int
     latency_s: float
     bytes: int
     speed_gb_s: float
-    def __init__(self, count: _Optional[int] = ..., latency_s: _Optional[float] = ..., bytes: _Optional[int] = ..., speed_gb_s: _Optional[float] = ...) -> None: ...
+    moved_in: int
+    moved_out: int
+    moved_lost: int
+    def __init__(self, count: _Optional[int] = ..., latency_s: _Optional[float] = ..., bytes: _Optional[int] = ..., speed_gb_s: _Optional[float] = ..., moved_in: _Optional[int] = ..., moved_out: _Optional[int] = ..., moved_lost: _Optional[int] = ...) -> None: ...

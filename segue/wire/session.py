@@ -43,7 +43,7 @@ def router_message_to_proto(value: RouterMessage) -> pb.RouterMessage:
         case Finish():
             return pb.RouterMessage(finish=pb.Finish(handle=value.handle, attempt=value.attempt, kept=value.kept))
         case Heartbeat():
-            return pb.RouterMessage(heartbeat=pb.Heartbeat(sequence=value.sequence))
+            return pb.RouterMessage(heartbeat=pb.Heartbeat(sequence=value.sequence, elsewhere=value.elsewhere))
 
 
 def router_message_from_proto(message: pb.RouterMessage) -> RouterMessage:
@@ -58,7 +58,7 @@ def router_message_from_proto(message: pb.RouterMessage) -> RouterMessage:
         case "finish":
             return Finish(Handle(message.finish.handle), message.finish.attempt, message.finish.kept)
         case "heartbeat":
-            return Heartbeat(message.heartbeat.sequence)
+            return Heartbeat(message.heartbeat.sequence, message.heartbeat.elsewhere)
         case kind:
             raise InvalidRequest(f"a router sent a session message of kind {kind}; is it a newer build?")
 

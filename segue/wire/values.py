@@ -92,9 +92,13 @@ class Finish:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """Sent by both ends; silence for a whole deadline means that the other end is gone."""
+    """Sent by both ends; silence for a whole deadline means that the other end is gone.
+
+    A router says whether the worker's requests could go on `elsewhere`, with their state.
+    """
 
     sequence: int
+    elsewhere: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,13 +225,18 @@ class PoolStatus:
 class Transfers:
     """Handoffs that arrived at a worker since its start.
 
-    `latency_s` sums up, from the promise of room to the complete state; `speed_gb_s` sums up what each one reached.
+    `latency_s` sums up, from the promise of room to the complete state; `speed_gb_s` sums up what each one reached. Of
+    running requests, `moved_in` came with their state, `moved_out` were taken away with it, and `moved_lost` left while
+    nobody came for it.
     """
 
     count: int = 0
     latency_s: float = 0.0
     bytes: int = 0
     speed_gb_s: float = 0.0
+    moved_in: int = 0
+    moved_out: int = 0
+    moved_lost: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

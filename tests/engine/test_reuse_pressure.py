@@ -73,7 +73,8 @@ def test_a_second_turn_is_granted_in_a_pool_of_just_the_planned_size(window: int
         assert made.engine.launch() is None
         (request,) = made.engine.take_promised()
         offered = (length - 1) // (2 * PAGE) * 2 * PAGE
-        held, wanted = made.engine.hold(request, offered)
+        held = made.engine.holdings.hold(request)
+        wanted = made.engine.holdings.wanted_checkpoint(request, offered)
         assert wanted == offered
         assert held == (0 if turn == 1 else 88)
         first, reach = first_window_page(length, window, PAGE), page_count(length + 20, PAGE)

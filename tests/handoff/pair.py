@@ -178,9 +178,9 @@ async def paired(
     gates = Gate(), Gate()
     engines: list[Engine] = []
     theirs = loading(engine_config(folder, "prefill", **{**changes, **(prefill or {})}), gates[0])
-    await sender.start(_keeping(theirs, engines))
+    await sender.start(keeping(theirs, engines))
     ours = loading(engine_config(folder, "decode", **{**changes, **(decode or {})}), gates[1], retraction)
-    await receiver.start(_keeping(ours, engines))
+    await receiver.start(keeping(ours, engines))
     try:
         async with RouterEnd(receiver.address) as router, router.attach() as stream:
             yield Pair(sender, receiver, router, stream, *gates, *engines)
@@ -191,7 +191,7 @@ async def paired(
         await asyncio.gather(sender.stop(), receiver.stop())
 
 
-def _keeping(build: Callable[[], Loaded], engines: list[Engine]) -> Callable[[], Loaded]:
+def keeping(build: Callable[[], Loaded], engines: list[Engine]) -> Callable[[], Loaded]:
     """Builds the same, and keeps hold of the engine."""
 
     def build_and_keep() -> Loaded:

@@ -11,9 +11,9 @@ from decode_service.retraction.backends import choose_backend
 from decode_service.retraction.config import RetractionConfig
 from decode_service.snapshots.images import StateForm
 from kv_transfer.digest import digest_contents
+from kv_transfer.export import Export
 from kv_transfer.fingerprint import describe_layouts
 from kv_transfer.plan import Contents, Side
-from prefill_service.export import Export
 from segue.batch.admission import Admission
 from segue.batch.holdings import Holdings
 from segue.build import assemble
@@ -97,7 +97,7 @@ CONSUMERS: Mapping[str, Callable[[], object]] = {
     "the runner": lambda: Runner(SketchingModel(), storage(), PAGE, Sampler((1,), 16)),
     "the transfer plan": lambda: Side(LAYOUTS, PAGE, 6),
     "the digest": lambda: digest_contents(storage(), [], [Contents(made_up(), 0, 1)]),
-    "the export of prompts": lambda: Export(storage_with_a_fourth(), PAGE),
+    "the export of state": lambda: Export(storage_with_a_fourth(), PAGE),
     "the snapshot": lambda: StateForm(LAYOUTS, PAGE, 6),
     "retraction": lambda: choose_backend(RetractionConfig(), "m", STATE),
 }

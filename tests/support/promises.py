@@ -32,7 +32,8 @@ def reserve(rig: Rig, request: Request) -> Promise:
     n, page, window = request.known_len, rig.runner.page_tokens, rig.runner.window or 0
     stop = page_count(n + headroom(request), page)
     offered = (n - 1) // (2 * page) * 2 * page or None
-    held, wanted = rig.engine.hold(request, offered)
+    held = rig.engine.holdings.hold(request)
+    wanted = rig.engine.holdings.wanted_checkpoint(request, offered)
     first_live = first_window_page(n, window, page)
     pieces: list[tuple[Part, ComponentName, int, int]] = []
     for name in rig.pools:

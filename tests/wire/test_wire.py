@@ -127,7 +127,7 @@ def test_a_sampling_value_out_of_range_is_refused_by_name() -> None:
         Attach(RouterId("r"), (Resume(Handle(4), 1, 17), Resume(Handle(5), 1, 0, 9))),
         Cancel(Handle(1), 2),
         Finish(Handle(1), 2, 3),
-        Heartbeat(9),
+        Heartbeat(9, elsewhere=True),
     ],
 )
 def test_router_messages_survive_the_wire(message: RouterMessage) -> None:

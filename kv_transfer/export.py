@@ -1,8 +1,8 @@
-"""From a committed step to what may be read of it: which units hold a chunk, and the digests of a whole prompt."""
+"""From a committed step to what may be read of it: which units hold a chunk, and the digests of a whole state."""
 
 from kv_transfer.digest import digest_contents, zero_tail
 from kv_transfer.plan import Piece, TransferPlan
-from prefill_service.commands import Chunk, PromptCheckpoint
+from kv_transfer.sender_words import Chunk, PromptCheckpoint
 from segue.batch.request import Request
 from segue.batch.reuse import CachedCheckpoint
 from segue.handoff import Part, StateDigest, UnitRow
@@ -10,7 +10,7 @@ from segue.state.coverage import Coverage
 from segue.state.spec import ComponentName
 from segue.state.storage import Storage
 
-COVERAGE = Coverage("the export of prompts", ComponentName.FULL, ComponentName.WINDOW, ComponentName.RECURRENT)
+COVERAGE = Coverage("the export of state", ComponentName.FULL, ComponentName.WINDOW, ComponentName.RECURRENT)
 
 
 class Export:
@@ -31,7 +31,7 @@ class Export:
         return Chunk(request.handle, sent, now, rows)
 
     def digests(self, request: Request, plan: TransferPlan) -> tuple[StateDigest, ...]:
-        """Of the whole state of a computed prompt."""
+        """Of the whole state that a plan sends."""
         return digest_contents(
             self._storage, [_row(request, piece) for piece in plan.state()], plan.contents(Part.STATE)
         )
@@ -50,12 +50,12 @@ class Export:
         return PromptCheckpoint(found.depth, rows, digests)
 
     def _clear_tails(self, rows: list[UnitRow], depth: int) -> None:
-        """What lies past the prompt's end in its last pages may be left over from another tenant."""
+        """What lies past the end of the state in its last pages may be left over from another tenant."""
         last = (depth - 1) // self._page_tokens
         for row in rows:
             if row.component is not ComponentName.RECURRENT and row.stop == last + 1:
                 page = row.units[-1]
-                assert page is not None, "the last page of a prompt is never out of the window"
+                assert page is not None, "the last page is never out of the window"
                 zero_tail(self._storage, row.component, page, depth - last * self._page_tokens)
 
 

@@ -1,4 +1,4 @@
-"""One call of a decode worker: its prompt from the queue to the settled handoff; joins engine events with the handover.
+"""One call of a decode worker: from the queue to the settled handoff; joins engine events with the handover.
 
 The receiver ends the call: what it has not read yet when the sender ends it would be lost.
 """
@@ -9,17 +9,17 @@ from collections.abc import AsyncIterator, Callable
 
 from kv_transfer.handover import Handover
 from kv_transfer.outbox import Outbox
-from prefill_service.commands import (
-    Cancel,
+from kv_transfer.sender_words import (
     Chunk,
-    Command,
     Complete,
     Due,
     Granted,
     Last,
-    PrefillEvent,
     PromptCheckpoint,
+    SenderCommand,
+    SenderEvent,
     Unpin,
+    Unwanted,
 )
 from segue.batch.news import Ended
 from segue.errors import Cancelled, InvalidRequest, PeerLost, ServingError
@@ -38,7 +38,7 @@ class Serving:
         attempt: int,
         handover: Handover,
         outbox: Outbox,
-        put: Callable[[Command], None],
+        put: Callable[[SenderCommand], None],
         *,
         heartbeat_s: float,
         silence_s: float,
@@ -55,7 +55,7 @@ class Serving:
         self._complete = False
         self._left = False
 
-    def on_event(self, event: PrefillEvent) -> None:
+    def on_event(self, event: SenderEvent) -> None:
         """The engine thread's word."""
         match event:
             case Due() if not self._left:
@@ -133,5 +133,5 @@ class Serving:
         """Gives the pages back once nothing reads them, whether they have been handed over or not."""
         await self._handover.settled
         if not self._complete:
-            self._put(Cancel(self._handle, self._attempt))
-        self._put(Unpin(self._handle))
+            self._put(Unwanted(self._handle, self._attempt))
+        self._put(Unpin(self._handle, delivered=self._complete and self._handover.error is None))
