@@ -28,10 +28,7 @@ from segue.state.snapshot.payload import (
 )
 
 _FLUSH = os.POSIX_FADV_DONTNEED
-_CORES = os.cpu_count() or 1
-# Who writes has a core to itself; who reads hashes what it has read.
-_WRITE_THREADS = max(1, min(8, _CORES - 1))
-_READ_THREADS = min(8, _CORES)
+_THREADS = min(8, os.cpu_count() or 1)
 
 
 def write_payload(folder: Path, snapshot_id: str, rank: int, tensors: Sequence[PayloadTensor]) -> PayloadFile:
@@ -40,7 +37,7 @@ def write_payload(folder: Path, snapshot_id: str, rank: int, tensors: Sequence[P
     tensors = ordered(tensors)
     header = header_bytes(snapshot_id, rank, tensors)
     path = folder / payload_name(rank)
-    with _hashing(_WRITE_THREADS) as pool:
+    with _hashing() as pool:
         hashing = [_hash(pool, tensor.view) for tensor in tensors]
         with disk_errors(f"cannot write {path}"):
             descriptor = create(path)
@@ -89,9 +86,9 @@ def _check(tensors: Sequence[PayloadTensor]) -> None:
 
 
 @contextmanager
-def _hashing(threads: int) -> Iterator[ThreadPoolExecutor]:
+def _hashing() -> Iterator[ThreadPoolExecutor]:
     """Threads that are gone when this ends; what they have not begun by then, after an error, they leave."""
-    pool = ThreadPoolExecutor(threads, thread_name_prefix="snapshot")
+    pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="snapshot")
     try:
         yield pool
     finally:
@@ -141,7 +138,7 @@ def _opened(path: Path, snapshot_id: str, payload: PayloadFile) -> Iterator[tupl
 
 def _verify(path: Path, payload: PayloadFile, read: Callable[[int, int], bytes]) -> None:
     """`read` has bytes [start, stop) of the tensors read, and tells their digest."""
-    with _hashing(_READ_THREADS) as pool, disk_errors(f"cannot read {path}"):
+    with _hashing() as pool, disk_errors(f"cannot read {path}"):
         reading = [
             [pool.submit(read, record.start + start, record.start + stop) for start, stop in chunks(record.byte_count)]
             for record in payload.tensors

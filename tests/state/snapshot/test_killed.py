@@ -9,7 +9,7 @@ from tests.state.snapshot.processes import answers, start
 from tests.state.snapshot.sample import leftovers, open_folder, write_one
 
 KILLS = 20
-DENSE = 24
+DENSE = 36
 
 
 def _kill(tmp_path: Path, what: str, latest: float) -> list[Path]:
@@ -27,7 +27,7 @@ def _kill(tmp_path: Path, what: str, latest: float) -> list[Path]:
 
 def test_a_snapshot_whose_writer_is_killed_is_complete_or_invisible_and_swept(tmp_path: Path) -> None:
     complete = 0
-    for root in _kill(tmp_path, "die-writing", 0.93):
+    for root in _kill(tmp_path, "die-writing", 0.9):
         folder = open_folder(root)
         before = [found.snapshot_id for found in folder.list()]
         for snapshot_id in before:
@@ -42,7 +42,7 @@ def test_a_snapshot_whose_writer_is_killed_is_complete_or_invisible_and_swept(tm
 
 def test_a_snapshot_whose_consumer_is_killed_is_complete_or_invisible_and_swept(tmp_path: Path) -> None:
     gone = 0
-    for root in _kill(tmp_path, "die-consuming", 0.93):
+    for root in _kill(tmp_path, "die-consuming", 0.9):
         folder = open_folder(root)
         left = folder.list()
         for found in left:
