@@ -27,6 +27,7 @@ BENCHMARKS = (
     "overload",
     "soak",
     "replay",
+    "snapshot",
 )
 
 

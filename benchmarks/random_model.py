@@ -11,17 +11,18 @@ from transformers import AutoModelForCausalLM, LaraMiniConfig
 from transformers.utils import logging as transformers_logging
 
 VOCABULARY = 512
-LAYERS = ("linear_attention", "sliding_attention", "full_attention")
+LINEAR, SLIDING, FULL = "linear_attention", "sliding_attention", "full_attention"
+LAYERS = (LINEAR, SLIDING, FULL)
 
 
-def write_checkpoint(folder: Path, *, window: int, max_len: int, hidden: int) -> Path:
-    """A model of three layers, one of each kind, that sees `window` past keys in its sliding one. Returns `folder`."""
+def write_checkpoint(folder: Path, *, window: int, max_len: int, hidden: int, layers: tuple[str, ...] = LAYERS) -> Path:
+    """A model of such layers, that sees `window` past keys in its sliding ones. Returns `folder`."""
     config = LaraMiniConfig.from_dict(
         {
             "vocab_size": VOCABULARY,
             "hidden_size": hidden,
-            "num_hidden_layers": len(LAYERS),
-            "layer_types": list(LAYERS),
+            "num_hidden_layers": len(layers),
+            "layer_types": list(layers),
             "num_attention_heads": 2,
             "num_key_value_heads": 1,
             "head_dim": 16,

@@ -137,7 +137,8 @@ class StateImages:
                 view = storage.view(field.tensor.layer, field.tensor.name)
                 if one.component is ComponentName.RECURRENT:
                     assert tables.slot is not None, "recurrent state without a slot"
-                    tensor = view[tables.slot]
+                    # A copy in every case: the request may run on while this is written.
+                    tensor = view[tables.slot].to("cpu", copy=True)
                 else:
                     tensor = self._pages(view, _units(tables, one, self._page_tokens), one)
                 name = _name(one.component, field)
@@ -145,21 +146,47 @@ class StateImages:
         return found
 
     def _pages(self, view: torch.Tensor, units: Sequence[int], one: Contents) -> torch.Tensor:
-        """[page, group, token, ...] of some pages as [group, position, ...]."""
-        pages = _bits(view).index_select(0, torch.tensor(units, dtype=torch.int64, device=view.device))
-        flat = pages.transpose(0, 1).flatten(1, 2)
-        first = one.start // self._page_tokens * self._page_tokens
-        return flat[:, one.start - first : one.stop - first].view(view.dtype)
+        """[page, group, token, ...] of some pages as [group, position, ...] in host memory."""
+        bits, tokens = _bits(view), self._page_tokens
+        found = torch.empty((bits.shape[1], one.stop - one.start, *bits.shape[3:]), dtype=bits.dtype)
+        if units:
+            pages = bits.index_select(0, torch.tensor(units, dtype=torch.int64, device=view.device))
+            for number, count, start, stop in _runs(one, tokens):
+                whole = pages[number : number + count, :, start : start + (stop - start) // count]
+                place = found.narrow(1, number * tokens + start - one.start % tokens, stop - start)
+                place.unflatten(1, (count, (stop - start) // count)).transpose(0, 1).copy_(whole)
+        return found.view(view.dtype)
 
     def _put_pages(self, view: torch.Tensor, units: Sequence[int], one: Contents, groups: torch.Tensor) -> None:
         """The other way round; positions of these pages that are not in `one` become zero."""
-        tokens = self._page_tokens
-        first = one.start // tokens * tokens
-        bits = _bits(groups.to(view.device))
-        padded = bits.new_zeros((bits.shape[0], len(units) * tokens, *bits.shape[2:]))
-        padded[:, one.start - first : one.stop - first] = bits
-        pages = padded.unflatten(1, (len(units), tokens)).transpose(0, 1)
-        _bits(view).index_copy_(0, torch.tensor(units, dtype=torch.int64, device=view.device), pages)
+        if not units:
+            return
+        bits, tokens = _bits(groups), self._page_tokens
+        pages = bits.new_zeros((len(units), bits.shape[0], tokens, *bits.shape[2:]))
+        for number, count, start, stop in _runs(one, tokens):
+            place = bits.narrow(1, number * tokens + start - one.start % tokens, stop - start)
+            whole = place.unflatten(1, (count, (stop - start) // count)).transpose(0, 1)
+            pages[number : number + count, :, start : start + (stop - start) // count] = whole
+        index = torch.tensor(units, dtype=torch.int64, device=view.device)
+        _bits(view).index_copy_(0, index, pages.to(view.device))
+
+
+def _runs(one: Contents, tokens: int) -> list[tuple[int, int, int, int]]:
+    """Neighbouring pages that `one` covers alike: number of the first, how many, and what is covered, as offsets in
+    the first one from its first token on: a run of whole pages goes beyond that page.
+    """
+    first, last = one.start // tokens, (one.stop - 1) // tokens
+    head, tail = one.start % tokens, (one.stop - 1) % tokens + 1
+    if first == last:
+        return [(0, 1, head, tail)]
+    runs = [(0, 1, head, tokens)] if head else []
+    begun = len(runs)
+    whole = last - first - begun + (tail == tokens)
+    if whole:
+        runs.append((begun, whole, 0, whole * tokens))
+    if tail != tokens:
+        runs.append((last - first, 1, 0, tail))
+    return runs
 
 
 def _groups(ranks: Sequence[Payload], layout: UnitLayout, shard: Shard, one: Contents, field: Field) -> torch.Tensor:
@@ -168,13 +195,16 @@ def _groups(ranks: Sequence[Payload], layout: UnitLayout, shard: Shard, one: Con
     total = layout.total_groups
     first = shard.first_group(total)
     found = []
-    for group in range(first, first + shard.groups(total)):
+    group, end = first, first + shard.groups(total)
+    while group < end:
         holder = Shard(0, len(ranks)).holders(total, group).start
         source = Shard(holder, len(ranks))
         form = replace(layout, shard=source)
         tensor = _tensor(ranks[holder][name], field.tensor.dtype, _shape(form, field, one))
-        found.append(tensor[group - source.first_group(total)])
-    return torch.stack(found)
+        start = group - source.first_group(total)
+        found.append(tensor[start : start + end - group])
+        group += len(found[-1])
+    return found[0] if len(found) == 1 else torch.cat([_bits(part) for part in found]).view(found[0].dtype)
 
 
 def _units(tables: StateTables, one: Contents, page_tokens: int) -> list[int]:
@@ -203,9 +233,8 @@ def _bits(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _payload(name: str, dtype: DType, tensor: torch.Tensor) -> PayloadTensor:
-    host = torch.empty(tensor.shape, dtype=tensor.dtype)
-    host.copy_(tensor)
-    data = host.view(-1).view(torch.uint8).numpy() if host.numel() else np.empty(0, dtype=np.uint8)
+    """Of a tensor that is contiguous in host memory, and nobody else's."""
+    data = tensor.view(-1).view(torch.uint8).numpy() if tensor.numel() else np.empty(0, dtype=np.uint8)
     return PayloadTensor(name, STORED_DTYPE[dtype], tuple(tensor.shape), data)
 
 
