@@ -4,7 +4,6 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from decode_service.snapshots.writing import Written
-from segue.errors import ServingError
 from segue.ids import Handle
 from segue.state.snapshot.fields import JsonObject
 
@@ -27,4 +26,4 @@ class SnapshotDone:
 
     asked: TakeSnapshot
     written: Written | None
-    error: ServingError | None
+    error: BaseException | None

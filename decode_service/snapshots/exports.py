@@ -87,6 +87,9 @@ class Exports:
     def done(self, command: SnapshotDone) -> None:
         """A snapshot is durable, or has failed."""
         asked, written = command.asked, command.written
+        if command.error is not None and not isinstance(command.error, ServingError):
+            # Our own mistake on the thread that writes: it ends the worker as one on this thread does.
+            raise command.error
         if asked.handle in self._leaving and not asked.copy:
             self._leaving.remove(asked.handle)
             if written is not None:
@@ -163,8 +166,4 @@ def _outcome(asked: TakeSnapshot, future: "Future[Written]") -> SnapshotDone:
     if future.cancelled():
         return SnapshotDone(asked, None, SnapshotFailed("the worker ends before the snapshot was written"))
     error = future.exception()
-    if error is None:
-        return SnapshotDone(asked, future.result(), None)
-    if isinstance(error, ServingError):
-        return SnapshotDone(asked, None, error)
-    raise error
+    return SnapshotDone(asked, future.result() if error is None else None, error)
