@@ -17,6 +17,7 @@ from segue.wire import (
     error_to_status,
     snapshot_taken_to_proto,
     stored_snapshots_to_proto,
+    take_snapshot_from_proto,
 )
 from tests.support.fake_folder import FakeFolder
 
@@ -48,12 +49,22 @@ class FakeSnapshots:
     def __post_init__(self) -> None:
         self.deciding.set()
 
-    async def asked_for(self, asked: TakeSnapshot, context: Any, note: Callable[[], None]) -> None:  # noqa: ANN401
+    async def asked_for(
+        self,
+        request: pb.TakeSnapshotRequest,
+        context: Any,  # noqa: ANN401
+        note: Callable[[], None],
+    ) -> TakeSnapshot:
         """Waits until it may be taken, or refuses."""
+        try:
+            asked = take_snapshot_from_proto(request)
+        except ServingError as error:
+            await refuse(context, error)
         self.asked.append(asked)
         note()
         await self.deciding.wait()
         await self._refuse(context)
+        return asked
 
     async def reply(self, taken: Manifest, context: Any) -> pb.TakeSnapshotReply:  # noqa: ANN401
         if self.reply_lost:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from segue.batch.sampling import SamplingParams
-from segue.errors import SnapshotManifestInvalid
+from segue.errors import InvalidRequest, SnapshotManifestInvalid
 from segue.ids import Handle, RouterId
 from segue.v1 import worker_pb2 as pb
 from segue.wire import (
@@ -34,7 +34,7 @@ asked = st.builds(
     attempt=uint32,
     copy=st.booleans(),
     served=uint32,
-    about=st.binary(max_size=40),
+    about=st.binary(min_size=1, max_size=40),
 )
 taken = st.builds(SnapshotTaken, st.text(max_size=9), uint32, uint64)
 stored = st.builds(
@@ -60,6 +60,12 @@ def test_what_the_calls_say_survives_the_wire(
     assert snapshot_taken_from_proto(pb.TakeSnapshotReply.FromString(reply)) == taken
     listed = stored_snapshots_to_proto(stored).SerializeToString()
     assert stored_snapshots_from_proto(pb.ListSnapshotsReply.FromString(listed)) == stored
+
+
+def test_a_call_that_lost_what_the_request_is_about_is_refused() -> None:
+    cut = pb.TakeSnapshotRequest(router_id="r", handle=1, attempt=0, copy=True, served=3)
+    with pytest.raises(InvalidRequest, match="damaged"):
+        take_snapshot_from_proto(cut)
 
 
 @given(samplings)
