@@ -70,7 +70,10 @@ def test_a_call_that_lost_what_the_request_is_about_is_refused() -> None:
 
 @given(samplings)
 def test_sampling_parameters_survive_a_manifest(params: SamplingParams) -> None:
-    assert sampling_from_json(json.loads(json.dumps(sampling_to_json(params)))) == params
+    fields = sampling_to_json(params)
+    read = json.loads(json.dumps(fields))
+    assert read == fields
+    assert sampling_from_json(read) == params
 
 
 @pytest.mark.parametrize(
