@@ -35,11 +35,12 @@ async def refuse(context: Any, error: ServingError) -> NoReturn:  # noqa: ANN401
 class FakeSnapshots:
     """Each of `refusals` is given once, to what is asked next; `failing` is given to every look into the folder.
 
-    `mute` tells no session of what left.
+    `mute` tells no session of what left. `looked_for` are the ids that were asked for.
     """
 
     folder: FakeFolder
     asked: list[TakeSnapshot] = field(default_factory=list)
+    looked_for: list[str] = field(default_factory=list)
     refusals: list[ServingError] = field(default_factory=list)
     deciding: asyncio.Event = field(default_factory=asyncio.Event)
     failing: ServingError | None = None
@@ -76,6 +77,7 @@ class FakeSnapshots:
         return stored_snapshots_to_proto(self.folder.list())
 
     async def inspect(self, request: pb.InspectSnapshotRequest, context: Any) -> pb.InspectSnapshotReply:  # noqa: ANN401
+        self.looked_for.append(request.snapshot_id)
         await self._fail(context)
         if request.verify:
             await self._refuse(context)
@@ -85,6 +87,7 @@ class FakeSnapshots:
             await refuse(context, error)
 
     async def delete(self, request: pb.DeleteSnapshotRequest, context: Any) -> pb.DeleteSnapshotReply:  # noqa: ANN401
+        self.looked_for.append(request.snapshot_id)
         await self._fail(context)
         await self.take_out(request.snapshot_id, context)
         return pb.DeleteSnapshotReply()
