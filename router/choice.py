@@ -18,9 +18,6 @@ class Sent:
     characters: int = 0
     reports: int = 0
 
-    def then(self, piece: Piece) -> "Sent":
-        return Sent(self.characters + len(piece.text), self.reports + len(piece.reports or ()))
-
 
 @dataclass(frozen=True, slots=True)
 class Earlier:
@@ -49,7 +46,8 @@ class Choice:
         self.snapshot_id = ""
         self.completion_tokens = 0
         self.cached_tokens = 0
-        self.sent = Sent() if earlier is None else earlier.sent
+        sent = Sent() if earlier is None else earlier.sent
+        self._sent_characters, self._sent_reports = sent.characters, sent.reports
         self._earlier = earlier
         self._dispatch = dispatch
         self._text = text
@@ -58,6 +56,11 @@ class Choice:
     def taken(self) -> Sequence[int]:
         """The output so far."""
         return self._dispatch.output
+
+    @property
+    def sent(self) -> Sent:
+        """How much of it was given out so far."""
+        return Sent(self._sent_characters, self._sent_reports)
 
     @property
     def placed(self) -> tuple[Link, Inbox] | None:
@@ -92,7 +95,8 @@ class Choice:
                 at_stop = text.stopped_at is not None
                 kept = text.token_count if text.stopped_at is None else text.stopped_at
                 self._end(FinishReason.STOP if at_stop else ended.reason, kept, ended.usage.cached_tokens)
-            self.sent = self.sent.then(piece)
+            self._sent_characters += len(piece.text)
+            self._sent_reports += len(piece.reports or ())
             yield piece, text.token_count - before
 
     def close(self) -> None:

@@ -1,13 +1,17 @@
 """Takes a snapshot of a live request at the worker that has it, so that what its client has is exactly what it says."""
 
+import asyncio
 import logging
 from dataclasses import dataclass
+from functools import partial
 
+from router.choice import Choice
 from router.inbox import Inbox
 from router.link import Link
+from router.openai.plan import PlannedChoice
 from router.shell import Shell
 from router.snapshots.about import about_json
-from router.snapshots.running import served_tokens
+from router.snapshots.running import INLINE_TOKENS_MAX, Running, served_tokens
 from segue.errors import InvalidRequest, SnapshotNotReady, SnapshotsOff, WorkerUnavailable
 from segue.wire import SnapshotTaken, TakeSnapshot
 
@@ -23,6 +27,17 @@ class Taken:
     snapshot: SnapshotTaken
 
 
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """A live request, the one choice that it has, and where that is now."""
+
+    running: Running
+    choice: Choice
+    planned: PlannedChoice
+    link: Link
+    inbox: Inbox
+
+
 class Exports:
     """One for all requests of a router."""
 
@@ -34,10 +49,11 @@ class Exports:
 
         From now on until that is known nothing more goes to the client: the snapshot says what it has.
         """
-        link, inbox, asked = self._ask(request_id, copy=False)
+        target = self._find(request_id)
+        inbox = target.inbox
         inbox.held = True
         try:
-            taken = await self._take(link, asked, inbox)
+            taken = await self._take(target)
             # The worker's own word has the usage; without a session it does not come.
             await inbox.settle(self._shell.config.finish_wait_s)
             inbox.leave(taken.snapshot_id)
@@ -48,14 +64,14 @@ class Exports:
 
     async def copy(self, request_id: str) -> Taken:
         """The request runs on."""
-        link, _, asked = self._ask(request_id, copy=True)
-        taken = await link.client.take_snapshot(asked, self._shell.config.snapshot_timeout_s)
+        target = self._find(request_id)
+        asked = await self._asked(target, copy=True)
+        taken = await target.link.client.take_snapshot(asked, self._shell.config.snapshot_timeout_s)
         return Taken(request_id, copy=True, snapshot=taken)
 
-    def _ask(self, request_id: str, *, copy: bool) -> tuple[Link, Inbox, TakeSnapshot]:
-        """Whom to ask, where the answer shows, and what to ask. Raises what keeps the request from being asked for."""
-        shell = self._shell
-        running = shell.running.find(request_id)
+    def _find(self, request_id: str) -> _Target:
+        """Raises what keeps a snapshot from being asked for."""
+        running = self._shell.running.find(request_id)
         if len(running.choices) != 1:
             raise InvalidRequest(
                 f"request '{request_id}' has {len(running.choices)} choices; a snapshot is of a request with one",
@@ -70,23 +86,29 @@ class Exports:
             raise SnapshotNotReady(f"a snapshot of request '{request_id}' is being taken already")
         if link.description is None or not link.description.snapshots:
             raise SnapshotsOff(f"worker {link.address} keeps no snapshots: its snapshot.folder is not set")
-        served = served_tokens(shell.tokenizer, planned, running.text, choice.taken, choice.sent)
-        about = about_json(running.about(choice))
-        asked = TakeSnapshot(
-            router_id=shell.fleet.router_id,
+        return _Target(running, choice, planned, link, inbox)
+
+    async def _asked(self, target: _Target, *, copy: bool) -> TakeSnapshot:
+        """What to ask the worker, as things are now."""
+        running, choice, inbox = target.running, target.choice, target.inbox
+        # Taken at one moment: a copy's request runs on.
+        about, output = running.about(choice), tuple(choice.taken)
+        served = partial(served_tokens, self._shell.tokenizer, target.planned, running.text, output, about.sent)
+        return TakeSnapshot(
+            router_id=self._shell.fleet.router_id,
             handle=inbox.handle,
             attempt=inbox.attempt,
             copy=copy,
-            served=served,
-            about=about,
+            served=served() if len(output) <= INLINE_TOKENS_MAX else await asyncio.to_thread(served),
+            about=about_json(about),
         )
-        return link, inbox, asked
 
-    async def _take(self, link: Link, asked: TakeSnapshot, inbox: Inbox) -> SnapshotTaken:
+    async def _take(self, target: _Target) -> SnapshotTaken:
         config = self._shell.config
+        asked = await self._asked(target, copy=False)
         try:
-            return await link.client.take_snapshot(asked, config.snapshot_timeout_s)
+            return await target.link.client.take_snapshot(asked, config.snapshot_timeout_s)
         except WorkerUnavailable:
             # It may have been taken all the same: then the choice's own session says so, and soon.
-            await inbox.settle(config.call_timeout_s)
+            await target.inbox.settle(config.call_timeout_s)
             raise

@@ -14,7 +14,7 @@ from router.openai.events import format_of
 from router.response import Response
 from router.shell import Shell
 from router.snapshots.folders import Folders, FoundSnapshot
-from router.snapshots.running import Running
+from router.snapshots.running import INLINE_TOKENS_MAX, Running
 from router.snapshots.stored import StoredRequest, stored_request
 from segue.errors import (
     Cancelled,
@@ -24,9 +24,6 @@ from segue.errors import (
     WorkerUnavailable,
 )
 from segue.ids import RequestId
-
-# An output above this many tokens is turned into text on a thread.
-_INLINE_TOKENS_MAX = 1024
 
 
 class ResumeBody(BaseModel):
@@ -74,7 +71,7 @@ class Resume:
         worker = found.links[0].description
         assert worker is not None, "only described workers are asked for snapshots"
         tokenizer, manifest = self._shell.tokenizer, found.manifest
-        if len(manifest.request.output) <= _INLINE_TOKENS_MAX:
+        if len(manifest.request.output) <= INLINE_TOKENS_MAX:
             stored = stored_request(manifest, worker, tokenizer)
         else:
             stored = await asyncio.to_thread(stored_request, manifest, worker, tokenizer)

@@ -89,8 +89,9 @@ class WorkerClient:
         """
         call = self._stub.TakeSnapshot(take_snapshot_to_proto(asked), timeout=timeout_s)
         taken = snapshot_taken_from_proto(await own_reply(call, pb.TakeSnapshotReply))
-        if not taken.snapshot_id:
-            raise WorkerUnavailable("the worker took a snapshot and gave no id: its reply was damaged on its way")
+        # The size comes last.
+        if not taken.snapshot_id or not taken.bytes:
+            raise WorkerUnavailable("the worker took a snapshot, and its reply was damaged on its way")
         return taken
 
     async def list_snapshots(self, timeout_s: float) -> tuple[StoredSnapshot, ...]:

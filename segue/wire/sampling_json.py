@@ -6,7 +6,7 @@ from typing import TypeAlias
 from segue.batch.sampling import SamplingParams
 from segue.errors import InvalidRequest, SnapshotManifestInvalid
 
-SamplingValue: TypeAlias = "bool | int | float | Sequence[int] | Sequence[tuple[int, float]] | None"
+SamplingValue: TypeAlias = "bool | int | float | Sequence[int] | Sequence[list[int | float]] | None"
 
 _INTEGERS = ("seed", "choice", "top_k", "max_tokens", "min_tokens")
 _NUMBERS = ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
@@ -15,10 +15,10 @@ _TOKEN_LIMIT = 2**32
 
 
 def sampling_to_json(params: SamplingParams) -> dict[str, SamplingValue]:
-    """A mapping that any JSON writer takes."""
+    """A mapping that any JSON writer takes, and that comes back as it was."""
     return {
         **{name: getattr(params, name) for name in (*_INTEGERS, *_NUMBERS)},
-        "logit_bias": [(token, bias) for token, bias in params.logit_bias],
+        "logit_bias": [[token, bias] for token, bias in params.logit_bias],
         "logprobs": params.logprobs,
         "ignore_eos": params.ignore_eos,
         "stop_token_ids": list(params.stop_token_ids),

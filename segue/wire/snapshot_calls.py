@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from segue.errors import InvalidRequest
 from segue.ids import Handle, RouterId
 from segue.v1 import worker_pb2 as pb
 from segue.wire.values import SnapshotTaken, StoredSnapshot, TakeSnapshot
@@ -19,6 +20,9 @@ def take_snapshot_to_proto(value: TakeSnapshot) -> pb.TakeSnapshotRequest:
 
 
 def take_snapshot_from_proto(message: pb.TakeSnapshotRequest) -> TakeSnapshot:
+    """Raises InvalidRequest for one that was cut on its way: `about` is last in it, and never empty."""
+    if not message.about:
+        raise InvalidRequest("the call for a snapshot does not say what the request is about: it was damaged")
     return TakeSnapshot(
         router_id=RouterId(message.router_id),
         handle=Handle(message.handle),

@@ -59,7 +59,7 @@ MUTANTS = (
     Mutant(
         "after a lost reply the stream goes on at once",
         _EXPORT,
-        "            await inbox.settle(config.call_timeout_s)\n",
+        "            await target.inbox.settle(config.call_timeout_s)\n",
         "",
         _TAKEN,
     ),

@@ -13,9 +13,12 @@ from tests.support.fake_worker import FakeWorker
 
 KEY = "the key of those who run this"
 ADMIN = {"authorization": f"Bearer {KEY}"}
-KEEPING = replace(QUICK, admin_key=KEY)
+# Nobody here falls silent on purpose, and some tests keep the one event loop busy.
+KEEPING = replace(QUICK, admin_key=KEY, heartbeat_timeout_s=15.0)
 NAME = "the-request"
 NAMED = {"x-request-id": NAME}
+# Longer than any answer here.
+MOST = 2000
 COMPLETIONS = "/v1/completions"
 CHAT = "/v1/chat/completions"
 
@@ -54,7 +57,7 @@ async def whole(router: Served, worker: FakeWorker, asked: Asked) -> Half:
     """The answer, undisturbed."""
     task = asyncio.create_task(_answer(router, asked.path, asked.body, {}, stream=asked.stream))
     await worker.until(lambda: bool(worker.live))
-    worker.step(200)
+    worker.step(MOST)
     return await task
 
 
@@ -84,7 +87,7 @@ async def second_half(router: Served, worker: FakeWorker, snapshot_id: str, *, s
     path = f"/v1/snapshots/{snapshot_id}/resume"
     task = asyncio.create_task(_answer(router, path, {}, ADMIN, stream=stream))
     await worker.until(lambda: bool(worker.live))
-    worker.step(200)
+    worker.step(MOST)
     return await task
 
 

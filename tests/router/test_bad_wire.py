@@ -2,13 +2,16 @@
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 
 from segue.v1 import worker_pb2 as pb
-from tests.router.reading import reading
+from tests.router.reading import reading, reading_from
 from tests.router.served import ANSWER, Served, answer, served
+from tests.router.snapshotting import COMPLETIONS, KEEPING, NAMED, code, resume, second_half, take, until_taken
 from tests.router.test_workers_lost import complete
+from tests.support.fake_folder import FakeFolder
 from tests.support.fake_worker import FakeWorker
 from tests.support.wire_proxy import Messages, WireProxy
 
@@ -99,6 +102,38 @@ async def test_a_request_that_is_cut_is_refused_and_sent_again(share: float) -> 
         assert reply.status_code == 200
         assert reply.json()["choices"][0]["text"] == ANSWER
         await router.until_idle()
+
+
+@CUTS
+async def test_an_export_whose_call_or_answer_is_cut_leaves_one_owner_of_the_request(share: float) -> None:
+    folder = FakeFolder()
+    config = replace(KEEPING, call_timeout_s=1.0)
+    async with (
+        FakeWorker(answer, paused=True, folder=folder) as worker,
+        WireProxy(worker.address) as proxy,
+        served(proxy.address, config=config) as router,
+        reading_from(router.http, COMPLETIONS, {"prompt": "x", "max_tokens": 64}, NAMED) as stream,
+    ):
+        await worker.until(lambda: bool(worker.live))
+        worker.step(3)
+        await until_taken(router, 3)
+        proxy.up["TakeSnapshot"] = Cut(share)
+        assert (await take(router)).is_error
+        assert not folder.manifests
+        worker.step()
+        await until_taken(router, 4)
+        proxy.up.clear()
+        proxy.down["TakeSnapshot"] = Cut(share)
+        assert (await take(router)).status_code == 503
+        await stream.until_over()
+        (snapshot_id,) = folder.manifests
+        assert stream.events[-1]["choices"][0]["snapshot_id"] == snapshot_id
+        got = await take(router)
+        assert code(got) == (404, "request_not_found")
+        proxy.down["InspectSnapshot"] = Cut(share)
+        assert (await resume(router, snapshot_id)).status_code == 503
+        rest = await second_half(router, worker, snapshot_id, stream=True)
+        assert stream.text + rest.text == ANSWER
 
 
 async def test_a_connection_that_breaks_under_many_streams_breaks_none_of_them() -> None:

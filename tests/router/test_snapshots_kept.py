@@ -120,6 +120,7 @@ async def test_a_name_that_is_none_is_not_found_and_no_worker_hears_of_it(name: 
             await it.router.http.post(f"/v1/snapshots/{name}/resume", headers=ADMIN),
         ):
             assert got.status_code in (404, 405)
+        assert not it.worker.snapshots.looked_for
 
 
 async def test_folders_of_several_workers_are_one() -> None:
@@ -150,7 +151,7 @@ async def test_a_worker_that_does_not_answer_hides_no_other() -> None:
     async with (
         kept() as it,
         FakeWorker(answer, worker_id="lost", folder=FakeFolder()) as lost,
-        served(it.worker, lost, config=replace(KEEPING, heartbeat_s=30, heartbeat_timeout_s=60)) as router,
+        served(it.worker, lost, config=KEEPING) as router,
     ):
         lost.snapshots.failing = WorkerUnavailable("going down")
         listed = (await router.http.get("/v1/snapshots", headers=ADMIN)).json()

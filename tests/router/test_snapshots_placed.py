@@ -11,8 +11,20 @@ from router.snapshots.running import served_tokens
 from segue.batch.request import FinishReason
 from segue.batch.sampling import SamplingParams
 from segue.errors import WorkerUnavailable
-from tests.router.served import ANSWER, answer, served, tokenizer
-from tests.router.snapshotting import ADMIN, COMPLETIONS, KEEPING, Asked, code, first_half, resume, second_half, whole
+from segue.wire import GenerateSpec
+from tests.router.served import ANSWER, END, answer, served, tokenizer
+from tests.router.snapshotting import (
+    ADMIN,
+    COMPLETIONS,
+    KEEPING,
+    MOST,
+    Asked,
+    code,
+    first_half,
+    resume,
+    second_half,
+    whole,
+)
 from tests.support.fake_folder import FakeFolder
 from tests.support.fake_worker import FakeWorker
 
@@ -133,3 +145,24 @@ def test_a_prompt_that_was_sent_too_is_no_output() -> None:
     assert served_tokens(tokenizer(), planned, text, output, sent) == len(output)
     assert served_tokens(tokenizer(), planned, text, output, replace(sent, characters=len("xyz"))) == 0
     assert served_tokens(tokenizer(), planned, text, output, replace(sent, reports=len(prompt))) == 0
+
+
+async def test_a_long_output_is_cut_as_exactly_as_a_short_one() -> None:
+    tokens = tokenizer().encode("six \N{RED APPLE} " * 200)
+
+    def long(spec: GenerateSpec) -> list[int]:
+        return [*tokens, END]
+
+    assert 1500 < len(tokens) < MOST
+    async with (
+        FakeWorker(long, paused=True, folder=FakeFolder()) as worker,
+        served(worker, config=KEEPING) as router,
+    ):
+        asked = Asked(COMPLETIONS, {"prompt": "x", "max_tokens": len(tokens) + 1, "logprobs": 0, "stop": "six six"})
+        expected = await whole(router, worker, asked)
+        for cut in (1200, 1203):
+            first = await first_half(router, worker, asked, cut, 50)
+            assert first.snapshot_id is not None
+            second = await second_half(router, worker, first.snapshot_id, stream=True)
+            assert first.text + second.text == expected.text
+            assert first.reports + second.reports == expected.reports

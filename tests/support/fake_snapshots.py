@@ -17,6 +17,7 @@ from segue.wire import (
     error_to_status,
     snapshot_taken_to_proto,
     stored_snapshots_to_proto,
+    take_snapshot_from_proto,
 )
 from tests.support.fake_folder import FakeFolder
 
@@ -34,11 +35,12 @@ async def refuse(context: Any, error: ServingError) -> NoReturn:  # noqa: ANN401
 class FakeSnapshots:
     """Each of `refusals` is given once, to what is asked next; `failing` is given to every look into the folder.
 
-    `mute` tells no session of what left.
+    `mute` tells no session of what left. `looked_for` are the ids that were asked for.
     """
 
     folder: FakeFolder
     asked: list[TakeSnapshot] = field(default_factory=list)
+    looked_for: list[str] = field(default_factory=list)
     refusals: list[ServingError] = field(default_factory=list)
     deciding: asyncio.Event = field(default_factory=asyncio.Event)
     failing: ServingError | None = None
@@ -48,12 +50,22 @@ class FakeSnapshots:
     def __post_init__(self) -> None:
         self.deciding.set()
 
-    async def asked_for(self, asked: TakeSnapshot, context: Any, note: Callable[[], None]) -> None:  # noqa: ANN401
+    async def asked_for(
+        self,
+        request: pb.TakeSnapshotRequest,
+        context: Any,  # noqa: ANN401
+        note: Callable[[], None],
+    ) -> TakeSnapshot:
         """Waits until it may be taken, or refuses."""
+        try:
+            asked = take_snapshot_from_proto(request)
+        except ServingError as error:
+            await refuse(context, error)
         self.asked.append(asked)
         note()
         await self.deciding.wait()
         await self._refuse(context)
+        return asked
 
     async def reply(self, taken: Manifest, context: Any) -> pb.TakeSnapshotReply:  # noqa: ANN401
         if self.reply_lost:
@@ -65,6 +77,7 @@ class FakeSnapshots:
         return stored_snapshots_to_proto(self.folder.list())
 
     async def inspect(self, request: pb.InspectSnapshotRequest, context: Any) -> pb.InspectSnapshotReply:  # noqa: ANN401
+        self.looked_for.append(request.snapshot_id)
         await self._fail(context)
         if request.verify:
             await self._refuse(context)
@@ -74,6 +87,7 @@ class FakeSnapshots:
             await refuse(context, error)
 
     async def delete(self, request: pb.DeleteSnapshotRequest, context: Any) -> pb.DeleteSnapshotReply:  # noqa: ANN401
+        self.looked_for.append(request.snapshot_id)
         await self._fail(context)
         await self.take_out(request.snapshot_id, context)
         return pb.DeleteSnapshotReply()

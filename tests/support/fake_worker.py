@@ -44,7 +44,6 @@ from segue.wire import (
     generate_from_proto,
     router_message_from_proto,
     status_to_proto,
-    take_snapshot_from_proto,
     worker_message_to_proto,
 )
 from tests.support.fake_folder import FakeFolder
@@ -269,8 +268,7 @@ class FakeWorker(WorkerServicer):
         return pb.GenerateReply(handle=handle)
 
     async def TakeSnapshot(self, request: pb.TakeSnapshotRequest, context: Any) -> pb.TakeSnapshotReply:  # noqa: N802, ANN401
-        asked = take_snapshot_from_proto(request)
-        await self.snapshots.asked_for(asked, context, self._note)
+        asked = await self.snapshots.asked_for(request, context, self._note)
         choice = self.live.get(asked.handle)
         if choice is None:
             await refuse(context, SnapshotNotReady("the request is not here"))

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from segue.batch.sampling import SamplingParams
-from segue.errors import SnapshotManifestInvalid
+from segue.errors import InvalidRequest, SnapshotManifestInvalid
 from segue.ids import Handle, RouterId
 from segue.v1 import worker_pb2 as pb
 from segue.wire import (
@@ -34,7 +34,7 @@ asked = st.builds(
     attempt=uint32,
     copy=st.booleans(),
     served=uint32,
-    about=st.binary(max_size=40),
+    about=st.binary(min_size=1, max_size=40),
 )
 taken = st.builds(SnapshotTaken, st.text(max_size=9), uint32, uint64)
 stored = st.builds(
@@ -62,9 +62,18 @@ def test_what_the_calls_say_survives_the_wire(
     assert stored_snapshots_from_proto(pb.ListSnapshotsReply.FromString(listed)) == stored
 
 
+def test_a_call_that_lost_what_the_request_is_about_is_refused() -> None:
+    cut = pb.TakeSnapshotRequest(router_id="r", handle=1, attempt=0, copy=True, served=3)
+    with pytest.raises(InvalidRequest, match="damaged"):
+        take_snapshot_from_proto(cut)
+
+
 @given(samplings)
 def test_sampling_parameters_survive_a_manifest(params: SamplingParams) -> None:
-    assert sampling_from_json(json.loads(json.dumps(sampling_to_json(params)))) == params
+    fields = sampling_to_json(params)
+    read = json.loads(json.dumps(fields))
+    assert read == fields
+    assert sampling_from_json(read) == params
 
 
 @pytest.mark.parametrize(
