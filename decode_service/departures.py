@@ -130,9 +130,10 @@ class Departures:
             return
         request = kept.request
         told = token_array((*spec.prompt, *spec.emitted)).tobytes()
-        if request.attempt != command.attempt or request.token_bytes(0, request.known_len) != told:
+        same = request.attempt == command.attempt and request.cache_salt == spec.cache_salt
+        if not same or request.token_bytes(0, request.known_len) != told:
             command.accepted.set_exception(
-                TransferFailed(f"request {spec.request_id}: the state that is kept here does not belong to its tokens")
+                TransferFailed(f"request {spec.request_id}: the state that is kept here is that of another one")
             )
             return
         kept.claimed = True
