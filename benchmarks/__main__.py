@@ -25,6 +25,7 @@ BENCHMARKS = (
     "shared",
     "backup",
     "overload",
+    "drain",
     "soak",
     "replay",
     "snapshot",

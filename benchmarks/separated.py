@@ -44,7 +44,7 @@ def separated(transport: str, settings: Sequence[str], decode: Sequence[str] = (
             (prefill,) = start("-m", "deploy.cli", "prefill")
             (worker,) = start("-m", "deploy.cli", "decode", own=decode)
         (url,) = start("-m", "deploy.cli", "router", "--port", "0", "--prefill", prefill, "--decode", worker)
-        _await_readiness(url)
+        await_readiness(url)
         yield url
 
 
@@ -55,7 +55,7 @@ def together(settings: Sequence[str]) -> Iterator[str]:
         started(("-m", "deploy.cli", "worker"), settings) as (worker,),
         started(("-m", "deploy.cli", "router", "--port", "0", "--worker", worker), settings) as (url,),
     ):
-        _await_readiness(url)
+        await_readiness(url)
         yield url
 
 
@@ -67,7 +67,7 @@ def check_handoffs(url: str) -> None:
         raise Refused("no state was handed over")
 
 
-def _await_readiness(url: str) -> None:
+def await_readiness(url: str) -> None:
     """Returns once the router has met its workers."""
     deadline_s = time.monotonic() + READY_S
     while httpx.get(f"{url}/readiness", timeout=2.0).status_code != 200:
@@ -78,7 +78,14 @@ def _await_readiness(url: str) -> None:
 
 @contextmanager
 def started(command: Sequence[str], settings: Sequence[str]) -> Iterator[list[str]]:
-    """A started process that lives as long as the block, and the addresses that it says it serves at."""
+    """The addresses at which a started process says that it serves, which lives as long as the block."""
+    with running(command, settings) as (_, addresses):
+        yield addresses
+
+
+@contextmanager
+def running(command: Sequence[str], settings: Sequence[str]) -> "Iterator[tuple[subprocess.Popen[str], list[str]]]":
+    """The same, and the process itself."""
     flags = [part for setting in settings for part in ("--set", setting)]
     tied = ["--tied-to", str(os.getpid())]
     with tempfile.TemporaryFile("w+") as errors:
@@ -86,7 +93,7 @@ def started(command: Sequence[str], settings: Sequence[str]) -> Iterator[list[st
             [sys.executable, *command, *flags, *tied], stdout=subprocess.PIPE, stderr=errors, text=True
         )
         try:
-            yield _ready(process, 2 if "benchmarks.local_pair" in command else 1, errors)
+            yield process, _ready(process, 2 if "benchmarks.local_pair" in command else 1, errors)
         except Refused:
             errors.seek(0)
             print(errors.read()[-2000:], file=sys.stderr)

@@ -48,7 +48,7 @@ class Departures:
         self._verify = verify
         self._keep_s = keep_s
         self._clock = clock
-        # Attempts of requests that are to leave and have not.
+        # Attempts of requests that are to leave.
         self._leaving: dict[Handle, int] = {}
         self._kept: dict[Handle, _Kept] = {}
         self._events: list[SenderEvent] = []
@@ -78,20 +78,20 @@ class Departures:
         """Everybody leaves who is to and can. Between two steps."""
         if not self._leaving:
             return
-        for request in self._engine.live_requests():
-            handle, attempt = request.handle, request.attempt
-            if self._leaving.get(handle) != attempt:
-                continue
+        live = {request.handle: request for request in self._engine.live_requests()}
+        self._leaving = {
+            handle: attempt
+            for handle, attempt in self._leaving.items()
+            if handle in live and live[handle].attempt == attempt
+        }
+        for handle, attempt in self._leaving.items():
+            request = live[handle]
             if request.phase is Phase.DECODING and not request.pinned:
                 self._engine.park(handle, attempt)
                 self._engine.leave(handle)
                 self._kept[handle] = _Kept(request, self._clock() + self._keep_s)
             elif self._owns_nothing(request):
                 self._engine.cancel(handle, attempt)
-
-    def ended(self, handle: Handle) -> None:
-        """A request has ended in the engine, for whatever reason."""
-        self._leaving.pop(handle, None)
 
     def dismiss(self, handle: Handle, attempt: int) -> None:
         """Its router wants no more of a request that may have left. A no-op when it has not, or is being fetched."""
@@ -130,9 +130,10 @@ class Departures:
             return
         request = kept.request
         told = token_array((*spec.prompt, *spec.emitted)).tobytes()
-        if request.attempt != command.attempt or request.token_bytes(0, request.known_len) != told:
+        same = request.attempt == command.attempt and request.cache_salt == spec.cache_salt
+        if not same or request.token_bytes(0, request.known_len) != told:
             command.accepted.set_exception(
-                TransferFailed(f"request {spec.request_id}: the state that is kept here does not belong to its tokens")
+                TransferFailed(f"request {spec.request_id}: the state that is kept here is that of another one")
             )
             return
         kept.claimed = True

@@ -36,10 +36,6 @@ class Ledger:
         """Requests that have not ended."""
         return tuple(request for request in self._requests.values() if request.ended is None)
 
-    @property
-    def sessions(self) -> tuple[Session, ...]:
-        return tuple(self._sessions.values())
-
     def session(self, router_id: RouterId) -> Session | None:
         """The router's session, if it attached once and was not forgotten."""
         return self._sessions.get(router_id)

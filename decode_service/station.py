@@ -241,9 +241,6 @@ class DecodeStation:
         if self._intake is not None:
             for one in ended:
                 self._intake.ended(one.handle)
-        if self._departures is not None:
-            for one in ended:
-                self._departures.ended(one.handle)
 
     def _dismiss(self, command: Cancel | Finish) -> None:
         """Nobody will come for the state of a request that has left, if it has."""
@@ -251,10 +248,10 @@ class DecodeStation:
             self._departures.dismiss(command.handle, command.attempt)
 
     def _transfers(self) -> Transfers:
-        if self._intake is None or self._departures is None:
-            return Transfers()
-        out, lost = self._departures.moved_out, self._departures.moved_lost
-        return replace(self._intake.figures, moved_out=out, moved_lost=lost)
+        figures = Transfers() if self._intake is None else self._intake.figures
+        if self._departures is None:
+            return figures
+        return replace(figures, moved_out=self._departures.moved_out, moved_lost=self._departures.moved_lost)
 
     def _forget_copies(self, ended: Sequence[Ended]) -> None:
         if self._copies is not None:
@@ -268,9 +265,10 @@ class DecodeStation:
             return DecodeNews(news) if news else None
         replies = self._intake.take_replies()
         stuck = self._intake.stuck_for_s(self._config.quarantine_share) > self._config.quarantine_s
-        assert self._departures is not None, "who takes state in lets it out"
-        sent, kept_before = self._departures.take_events(), self._kept_count
-        self._kept_count = self._departures.kept_count
+        sent: Sequence[SenderEvent] = ()
+        kept_before = self._kept_count
+        if self._departures is not None:
+            sent, self._kept_count = self._departures.take_events(), self._departures.kept_count
         if not (news or replies or stuck or sent or self._kept_count != kept_before):
             return None
         return DecodeNews(news, replies, stuck, sent, self._kept_count)

@@ -29,6 +29,7 @@ class Stream:
         self._heartbeat_s = heartbeat_s
         self._silence_s = silence_s
         self._beat_due = False
+        self._drain_untold = False
         self._ending = False
         self._closed: ServingError | None = None
 
@@ -47,6 +48,10 @@ class Stream:
                 if reader.done():
                     reader.result()
                     return
+                if self._drain_untold:
+                    self._drain_untold = False
+                    sequence += 1
+                    yield Heartbeat(sequence, draining=True)
                 news = self._session.take()
                 if news is not None:
                     yield news
@@ -60,6 +65,11 @@ class Stream:
             reader.cancel()
             beat.cancel()
             await asyncio.gather(reader, beat, return_exceptions=True)
+
+    def drain(self) -> None:
+        """The router hears that the worker takes nothing new."""
+        self._drain_untold = True
+        self._session.news.set()
 
     def finish(self) -> None:
         """Ends the call once everything is said."""

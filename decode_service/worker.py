@@ -193,6 +193,11 @@ class Worker:
             silence_s=self._config.silence_s,
         )
         self._attachments.attach(session, stream)
+        if self._draining:
+            stream.drain()
+        if self._over:
+            # A router that comes back is told what it has missed, and keeps nobody from closing the port.
+            stream.finish()
         try:
             unknown, unnamed = session.resume(attach.resume)
             for request in unnamed:
@@ -232,8 +237,8 @@ class Worker:
         self._refusal = "the worker is shutting down"
         self._draining = True
         self._attachments.end_grace()
-        for session in self._ledger.sessions:
-            self._move_out(session)
+        for stream in self._attachments.streams:
+            stream.drain()
         try:
             async with asyncio.timeout(budget_s):
                 while (self._ledger.live or self._kept_count) and not self._over:

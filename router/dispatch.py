@@ -222,7 +222,8 @@ class Dispatch:
             link = self._fleet.pick(self._spec.model, self._spec.affinity, refused, bound_to, prompt_here=here)
             if link is None:
                 left_s = give_up_at - self._now()
-                if isinstance(refusal, QueueFull) or left_s <= 0:
+                # Whoever has been given a part of its answer waits for room rather than lose the rest.
+                if (isinstance(refusal, QueueFull) and not self._begun) or left_s <= 0:
                     break
                 await self._fleet.wait_change(min(left_s, self._config.reconnect_wait_s_max))
                 refused_by.clear()

@@ -62,7 +62,7 @@ class Link:
         """`elsewhere` says whether there is another worker that could go on with this one's choices."""
         self.address = address
         self.state = LinkState.CONNECTING
-        # Its choices leave it, until another process answers at the address.
+        # It takes nothing new, until another process answers at the address.
         self.draining = False
         self._elsewhere = elsewhere
         self.description: WorkerDescription | None = None
@@ -221,7 +221,12 @@ class Link:
                 self._heard_at = loop.time()
                 if isinstance(message, StepNews):
                     self._mail.deliver(message)
-                elif not isinstance(message, Heartbeat):
+                elif isinstance(message, Heartbeat):
+                    if message.draining and not self.draining:
+                        self.draining = True
+                        log.info("worker %s drains", self.address)
+                        self._changed()
+                else:
                     raise WorkerUnavailable(f"worker {self.address} sent {message} in the middle of a session")
         finally:
             for task in beside:
@@ -243,7 +248,7 @@ class Link:
             slept_at = loop.time()
             await asyncio.sleep(self._config.heartbeat_s)
             sequence += 1
-            self._send(Heartbeat(sequence, self._elsewhere(self)))
+            self._send(Heartbeat(sequence, elsewhere=self.draining and self._elsewhere(self)))
             # A router that was itself starved of time has not looked, and may not judge.
             starved = loop.time() - slept_at > 2 * self._config.heartbeat_s
             if not starved and loop.time() - self._heard_at > self._config.heartbeat_timeout_s:

@@ -195,12 +195,14 @@ class Finish(_message.Message):
     def __init__(self, handle: _Optional[int] = ..., attempt: _Optional[int] = ..., kept: _Optional[int] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
-    __slots__ = ("sequence", "elsewhere")
+    __slots__ = ("sequence", "draining", "elsewhere")
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    DRAINING_FIELD_NUMBER: _ClassVar[int]
     ELSEWHERE_FIELD_NUMBER: _ClassVar[int]
     sequence: int
+    draining: bool
     elsewhere: bool
-    def __init__(self, sequence: _Optional[int] = ..., elsewhere: _Optional[bool] = ...) -> None: ...
+    def __init__(self, sequence: _Optional[int] = ..., draining: _Optional[bool] = ..., elsewhere: _Optional[bool] = ...) -> None: ...
 
 class WorkerMessage(_message.Message):
     __slots__ = ("attached", "step", "heartbeat")

@@ -43,7 +43,7 @@ def router_message_to_proto(value: RouterMessage) -> pb.RouterMessage:
         case Finish():
             return pb.RouterMessage(finish=pb.Finish(handle=value.handle, attempt=value.attempt, kept=value.kept))
         case Heartbeat():
-            return pb.RouterMessage(heartbeat=pb.Heartbeat(sequence=value.sequence, elsewhere=value.elsewhere))
+            return pb.RouterMessage(heartbeat=_heartbeat_to_proto(value))
 
 
 def router_message_from_proto(message: pb.RouterMessage) -> RouterMessage:
@@ -58,7 +58,7 @@ def router_message_from_proto(message: pb.RouterMessage) -> RouterMessage:
         case "finish":
             return Finish(Handle(message.finish.handle), message.finish.attempt, message.finish.kept)
         case "heartbeat":
-            return Heartbeat(message.heartbeat.sequence, message.heartbeat.elsewhere)
+            return _heartbeat_from_proto(message.heartbeat)
         case kind:
             raise InvalidRequest(f"a router sent a session message of kind {kind}; is it a newer build?")
 
@@ -70,7 +70,7 @@ def worker_message_to_proto(value: WorkerMessage) -> pb.WorkerMessage:
         case Attached():
             return pb.WorkerMessage(attached=pb.Attached(worker_id=value.worker_id, unknown=value.unknown))
         case Heartbeat():
-            return pb.WorkerMessage(heartbeat=pb.Heartbeat(sequence=value.sequence))
+            return pb.WorkerMessage(heartbeat=_heartbeat_to_proto(value))
 
 
 def worker_message_from_proto(message: pb.WorkerMessage) -> WorkerMessage:
@@ -81,9 +81,17 @@ def worker_message_from_proto(message: pb.WorkerMessage) -> WorkerMessage:
         case "attached":
             return Attached(WorkerId(message.attached.worker_id), tuple(Handle(h) for h in message.attached.unknown))
         case "heartbeat":
-            return Heartbeat(message.heartbeat.sequence)
+            return _heartbeat_from_proto(message.heartbeat)
         case kind:
             raise WorkerUnavailable(f"a worker sent a session message of kind {kind}; is it a newer build?")
+
+
+def _heartbeat_to_proto(value: Heartbeat) -> pb.Heartbeat:
+    return pb.Heartbeat(sequence=value.sequence, draining=value.draining, elsewhere=value.elsewhere)
+
+
+def _heartbeat_from_proto(message: pb.Heartbeat) -> Heartbeat:
+    return Heartbeat(message.sequence, message.draining, message.elsewhere)
 
 
 def _step_to_proto(news: StepNews) -> pb.Step:

@@ -94,10 +94,11 @@ class Finish:
 class Heartbeat:
     """Sent by both ends; silence for a whole deadline means that the other end is gone.
 
-    A router says whether the worker's requests could go on `elsewhere`, with their state.
+    A worker says that it is `draining`; its router then, whether requests could go on `elsewhere`, with their state.
     """
 
     sequence: int
+    draining: bool = False
     elsewhere: bool = False
 
 

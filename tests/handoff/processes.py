@@ -74,6 +74,10 @@ class Process:
         self._process.kill()
         self._process.wait(10)
 
+    def wait_ended(self, timeout_s: float) -> None:
+        """Until it has ended by itself."""
+        self._process.wait(timeout_s)
+
     def status(self) -> WorkerStatus:
         """What the worker says of itself."""
         with grpc.insecure_channel(self.address) as channel:

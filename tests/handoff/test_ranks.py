@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from segue.wire import GenerateSpec
+from tests.handoff.movers import moving
 from tests.handoff.pair import Answer, alone, paired
 from tests.handoff.test_retraction import FORCED
 from tests.handoff.test_retraction import asking as asking_for
@@ -114,3 +115,16 @@ async def test_retraction_on_two_ranks_changes_no_bit(
         "dense": {"host_full"},
     }[family]
     assert not any(pool.held for pool in seen.host)
+
+
+@pytest.mark.parametrize(("source", "target"), [(1, 2), pytest.param(2, 1, marks=pytest.mark.long)])
+async def test_a_running_request_moves_between_workers_of_unlike_degrees(
+    hybrid: Path, source: int, target: int
+) -> None:
+    asked = [asking_for(number, 20 + 13 * number, 60) for number in range(2)]
+    async with moving(hybrid, source={"tp": source}, target={"tp": target}, max_len=256) as movers:
+        found = await movers.switched(asked)
+        status = await movers.target.status()
+        await movers.target.emptied()
+    alike(found, await alone(hybrid, asked, max_len=256))
+    assert (status.transfers.moved_in, status.prefill_tokens) == (2, 0)

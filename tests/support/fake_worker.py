@@ -148,6 +148,9 @@ class FakeWorker(WorkerServicer):
         self.attaches: list[Attach] = []
         self.cancels: list[Cancel] = []
         self.finishes: list[Finish] = []
+        # What the router has last said of where its choices could go on.
+        self.elsewhere = False
+        self.draining = False
         self.port = 0
         self._handles = itertools.count(1)
         self._numbers = itertools.count(1)
@@ -333,8 +336,10 @@ class FakeWorker(WorkerServicer):
                         usage = Usage(len(choice.spec.prompt), message.kept, self._cached_tokens)
                         ended = Ended(message.handle, message.attempt, FinishReason.STOP, usage)
                         outgoing.put_nowait(StepNews(next(self._numbers), ended=[ended]))
-                case Heartbeat() if not self.silent:
-                    outgoing.put_nowait(message)
+                case Heartbeat():
+                    self.elsewhere = message.elsewhere
+                    if not self.silent:
+                        outgoing.put_nowait(Heartbeat(message.sequence, draining=self.draining))
             self._note()
 
     async def _run(self) -> None:

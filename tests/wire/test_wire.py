@@ -135,7 +135,7 @@ def test_router_messages_survive_the_wire(message: RouterMessage) -> None:
     assert router_message_from_proto(pb.RouterMessage.FromString(data)) == message
 
 
-@pytest.mark.parametrize("message", [Attached(WorkerId("w"), (Handle(3),)), Heartbeat(2)])
+@pytest.mark.parametrize("message", [Attached(WorkerId("w"), (Handle(3),)), Heartbeat(2, draining=True)])
 def test_worker_messages_survive_the_wire(message: WorkerMessage) -> None:
     data = worker_message_to_proto(message).SerializeToString()
     assert worker_message_from_proto(pb.WorkerMessage.FromString(data)) == message
