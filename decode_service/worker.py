@@ -338,12 +338,9 @@ class Worker:
 
     async def _opened(self, spec: GenerateSpec, request: LiveRequest) -> Restored | None:
         """The snapshot that a request goes on from, if it does. Raises what is wrong with one that was named."""
-        if spec.snapshot_id:
-            restored: Restored | None = await self.snapshots.open(spec)
-        elif spec.emitted and spec.moved is None and self._snapshots is not None:
-            restored = await self._snapshots.find_copy(spec)
-        else:
+        if self._snapshots is None and not spec.snapshot_id:
             return None
+        restored = await self.snapshots.opened(spec)
         if restored is not None and (request.leaving or self._over):
             await self.snapshots.release(restored)
             raise Cancelled(f"the router left while a snapshot of request {spec.request_id} was opened")

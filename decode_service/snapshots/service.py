@@ -59,6 +59,12 @@ class Snapshots:
             return None
         return Copies(loaded.engine, exports, self._writing, every_tokens=config.every_tokens, every_s=config.every_s)
 
+    async def opened(self, spec: GenerateSpec) -> Restored | None:
+        """What a request goes on from: the snapshot that it names, or the newest copy of one that had begun elsewhere."""
+        if spec.snapshot_id:
+            return await self.open(spec)
+        return await self.find_copy(spec) if spec.emitted and spec.moved is None else None
+
     async def find_copy(self, spec: GenerateSpec) -> Restored | None:
         """The newest copy of a request that was lost with its worker, claimed and loaded; None when none is of use."""
         if not (self._config.every_tokens or self._config.every_s):
