@@ -60,7 +60,7 @@ class Snapshots:
         return Copies(loaded.engine, exports, self._writing, every_tokens=config.every_tokens, every_s=config.every_s)
 
     async def opened(self, spec: GenerateSpec) -> Restored | None:
-        """What a request goes on from: the snapshot that it names, or the newest copy of one that had begun elsewhere."""
+        """What a request goes on from: the snapshot that it names, or its newest copy, if it had begun elsewhere."""
         if spec.snapshot_id:
             return await self.open(spec)
         return await self.find_copy(spec) if spec.emitted and spec.moved is None else None
