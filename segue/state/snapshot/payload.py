@@ -4,13 +4,13 @@ A payload is a safetensors file (github.com/huggingface/safetensors): eight byte
 the tensors' bytes without a gap. Its header follows from the manifest, byte for byte, so it is compared, never parsed.
 """
 
-import hashlib
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from blake3 import blake3
 
 from segue.state.snapshot.fields import to_json
 
@@ -106,12 +106,10 @@ def chunks(byte_count: int) -> Iterator[tuple[int, int]]:
 
 
 def chunk_digest(view: memoryview) -> bytes:
-    return hashlib.sha256(view).digest()
+    digest: bytes = blake3(view).digest()
+    return digest
 
 
 def tensor_digest(rank: int, name: str, dtype: str, shape: Sequence[int], chunk_digests: Sequence[bytes]) -> str:
-    """SHA-256 of what the tensor is called, whose it is, and the SHA-256 of each of its chunks; in hex."""
-    digest = hashlib.sha256(to_json([rank, name, dtype, list(shape)]))
-    for chunk in chunk_digests:
-        digest.update(chunk)
-    return digest.hexdigest()
+    """BLAKE3 of what the tensor is called, whose it is, and the BLAKE3 of each of its chunks; in hex."""
+    return str(blake3(to_json([rank, name, dtype, list(shape)]) + b"".join(chunk_digests)).hexdigest())
