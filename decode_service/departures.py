@@ -124,10 +124,10 @@ class Departures:
         if not command.accepted.set_running_or_notify_cancel():
             return  # The receiver left before its turn.
         spec, kept = command.spec, self._kept.get(command.handle)
-        if kept is None or kept.claimed or kept.request.request_id != spec.request_id:
-            why = "is not kept here" if kept is None or not kept.claimed else "was fetched before"
-            command.accepted.set_exception(TransferFailed(f"request {spec.request_id}: its state {why}"))
+        if kept is None or kept.request.request_id != spec.request_id:
+            command.accepted.set_exception(TransferFailed(f"request {spec.request_id}: its state is not kept here"))
             return
+        assert not kept.claimed, f"request {spec.request_id}: its state is being handed over, and is claimed again"
         request = kept.request
         told = token_array((*spec.prompt, *spec.emitted)).tobytes()
         same = request.attempt == command.attempt and request.cache_salt == spec.cache_salt
