@@ -148,33 +148,41 @@ class StateImages:
     def _pages(self, view: torch.Tensor, units: Sequence[int], one: Contents) -> torch.Tensor:
         """[page, group, token, ...] of some pages as [group, position, ...] in host memory."""
         bits, tokens = _bits(view), self._page_tokens
-        found = torch.empty((bits.shape[1], one.stop - one.start, *bits.shape[3:]), dtype=bits.dtype)
-        if units:
-            pages = bits.index_select(0, torch.tensor(units, dtype=torch.int64, device=view.device))
-            for number, count, start, stop in _runs(one, tokens):
-                whole = pages[number : number + count, :, start : start + (stop - start) // count]
-                place = found.narrow(1, number * tokens + start - one.start % tokens, stop - start)
-                place.unflatten(1, (count, (stop - start) // count)).transpose(0, 1).copy_(whole)
-        return found.view(view.dtype)
+        found = torch.empty(
+            (bits.shape[1], one.stop - one.start, *bits.shape[3:]), dtype=bits.dtype, device=bits.device
+        )
+        index = torch.tensor(units, dtype=torch.int64, device=view.device)
+        for number, count, start, stop in _runs(one, tokens):
+            place = found.narrow(1, number * tokens + start - one.start % tokens, stop - start)
+            if stop - start == count * tokens:
+                target = place.unflatten(1, (count, tokens)).transpose(0, 1)
+                torch.index_select(bits, 0, index[number : number + count], out=target)
+            else:
+                place.copy_(bits[units[number], :, start:stop])
+        return found.view(view.dtype).cpu()
 
     def _put_pages(self, view: torch.Tensor, units: Sequence[int], one: Contents, groups: torch.Tensor) -> None:
         """The other way round; positions of these pages that are not in `one` become zero."""
-        if not units:
-            return
-        bits, tokens = _bits(groups), self._page_tokens
-        pages = bits.new_zeros((len(units), bits.shape[0], tokens, *bits.shape[2:]))
+        tokens, target = self._page_tokens, _bits(view)
+        bits = _bits(groups).to(view.device)
+        index = torch.tensor(units, dtype=torch.int64, device=view.device)
         for number, count, start, stop in _runs(one, tokens):
             place = bits.narrow(1, number * tokens + start - one.start % tokens, stop - start)
-            whole = place.unflatten(1, (count, (stop - start) // count)).transpose(0, 1)
-            pages[number : number + count, :, start : start + (stop - start) // count] = whole
-        index = torch.tensor(units, dtype=torch.int64, device=view.device)
-        _bits(view).index_copy_(0, index, pages.to(view.device))
+            if stop - start == count * tokens:
+                pages = place.unflatten(1, (count, tokens)).transpose(0, 1)
+                target.index_copy_(0, index[number : number + count], pages)
+            else:
+                page = target[units[number]]
+                page.zero_()
+                page[:, start:stop] = place
 
 
 def _runs(one: Contents, tokens: int) -> list[tuple[int, int, int, int]]:
     """Neighbouring pages that `one` covers alike: number of the first, how many, and what is covered, as offsets in
     the first one from its first token on: a run of whole pages goes beyond that page.
     """
+    if one.start == one.stop:
+        return []
     first, last = one.start // tokens, (one.stop - 1) // tokens
     head, tail = one.start % tokens, (one.stop - 1) % tokens + 1
     if first == last:
