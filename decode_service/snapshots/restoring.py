@@ -15,7 +15,7 @@ from segue.state.snapshot.claim import Claim
 from segue.state.snapshot.committed import CommittedSnapshot
 from segue.state.snapshot.folder import SnapshotFolder
 from segue.state.snapshot.manifest import Manifest
-from segue.wire import GenerateSpec
+from segue.wire import GenerateSpec, sampling_to_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +89,17 @@ class Restoring:
 
 
 def _require_request(manifest: Manifest, spec: GenerateSpec) -> None:
-    """The snapshot is of this request, and of the output that the router knows of, or a part of it."""
+    """The snapshot is of this choice of this request, and of the output that the router knows of, or a part of it."""
     request = manifest.request
     if request.prompt != tuple(spec.prompt) or request.cache_salt != spec.cache_salt:
         raise SnapshotSourceMismatch(f"snapshot {manifest.snapshot_id} is of another prompt than the one that goes on")
+    ours = sampling_to_json(spec.sampling)
+    differing = [name for name in {**ours, **request.sampling} if ours.get(name) != request.sampling.get(name)]
+    if differing:
+        # Its output was drawn by other rules: another choice of the request, or one that only has the same name.
+        raise SnapshotSourceMismatch(
+            f"snapshot {manifest.snapshot_id} is of another sampling than what goes on: {', '.join(differing)}"
+        )
     tokens = [token.token_id for token in request.output]
     shared = min(len(tokens), len(spec.emitted))
     if tokens[:shared] != list(spec.emitted[:shared]):
