@@ -1,11 +1,12 @@
-"""Real workers that keep snapshots, each with its engine thread and port in this process, and a router's end at them."""
+"""Real workers that keep snapshots, each with its engine thread and port in this process, and a router at them."""
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 
 from decode_service.host import Host
 from decode_service.retraction.config import RetractionConfig
@@ -13,7 +14,7 @@ from segue.engine import Engine
 from segue.ids import Handle, RouterId
 from segue.state.snapshot.config import SnapshotConfig
 from segue.state.snapshot.locks import FolderLock
-from segue.state.snapshot.names import FOLDER_LOCK, is_id
+from segue.state.snapshot.names import FOLDER_LOCK, is_id, new_id
 from segue.wire import GenerateSpec, SnapshotTaken, TakeSnapshot, WorkerStatus
 from tests.decode_service.gates import Gate
 from tests.decode_service.router_end import Attachment, RouterEnd
@@ -62,13 +63,16 @@ class Keeper:
 async def keeper(
     model: Path,
     folder: Path | None,
+    changes: Mapping[str, object] = MappingProxyType({}),
     *,
-    snapshots: dict[str, object] | None = None,
+    snapshots: Mapping[str, object] = MappingProxyType({}),
     retraction: RetractionConfig | None = None,
-    **changes: object,
 ) -> AsyncIterator[Keeper]:
-    """A worker in role both with its own view of a snapshot folder, or none; ended when the block ends."""
-    config = SnapshotConfig(folder="" if folder is None else str(folder), **(snapshots or {}))  # type: ignore[arg-type]
+    """A worker in role both with its own view of a snapshot folder, or none; ended when the block ends.
+
+    `changes` are of its engine.
+    """
+    config = SnapshotConfig(folder="" if folder is None else str(folder), **snapshots)  # type: ignore[arg-type]
     host, gate = Host(QUICK, snapshots=config), Gate()
     engines: list[Engine] = []
     kept = retraction or RetractionConfig(host_bytes=4 << 20)
@@ -85,7 +89,15 @@ async def keeper(
 
 def asking_for(handle: Handle, *, copy: bool = False, attempt: int = 1) -> TakeSnapshot:
     """What a router asks that says nothing of the request."""
-    return TakeSnapshot(router_id=RouterId("r"), handle=handle, attempt=attempt, copy=copy, served=0, about=b"{}")
+    return TakeSnapshot(
+        router_id=RouterId("r"),
+        handle=handle,
+        attempt=attempt,
+        copy=copy,
+        served=0,
+        about=b"{}",
+        snapshot_id=new_id(),
+    )
 
 
 def going_on(spec: GenerateSpec, snapshot_id: str, emitted: list[int], attempt: int = 2) -> GenerateSpec:

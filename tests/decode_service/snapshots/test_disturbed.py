@@ -134,7 +134,7 @@ async def test_a_request_off_the_device_is_exported_when_it_is_back(model: Path,
     short = RetractionConfig(host_bytes=4 << 20, ratio_start=0.0, ratio_floor=0.0)
     asked = [replace(asking(length=40 + 9 * n, output=110), request_id=RequestId(f"q{n}")) for n in range(6)]
     small: dict[str, object] = {"state_bytes": 860_000, "max_len": 256}
-    async with keeper(model, tmp_path, retraction=short, **small) as source:
+    async with keeper(model, tmp_path, small, retraction=short) as source:
         handles = [await source.begin(one) for one in asked]
         source.gate.close()
         away = None

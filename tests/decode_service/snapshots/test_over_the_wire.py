@@ -15,7 +15,7 @@ from tests.handoff.pair import Answer, alone
 from tests.support.checkpoints import VOCAB
 
 PROMPT = 37
-OUTPUT = 200
+OUTPUT = 300
 
 
 def asking(output: int = OUTPUT, temperature: float = 0.8, length: int = PROMPT) -> GenerateSpec:
@@ -119,9 +119,9 @@ async def test_state_of_other_forms_goes_on_as_well(
     model: Path, tmp_path: Path, there: dict[str, object], here: dict[str, object]
 ) -> None:
     asked = asking()
-    async with keeper(model, tmp_path, **there) as source:
+    async with keeper(model, tmp_path, there) as source:
         first, taken = await exported(source, asked)
-    async with keeper(model, tmp_path, **here) as target:
+    async with keeper(model, tmp_path, here) as target:
         second = await target.end(await target.begin(going_on(asked, taken.snapshot_id, first.tokens)))
         assert (await target.status()).prefill_tokens == 0
     kept = {name: value for name, value in there.items() if name == "kv_dtype"}
@@ -131,9 +131,9 @@ async def test_state_of_other_forms_goes_on_as_well(
 @pytest.mark.parametrize(("there", "here"), [(8, 8), (8, 1), (1, 16)])
 async def test_a_ring_of_pending_inputs_is_folded_first(model: Path, tmp_path: Path, there: int, here: int) -> None:
     asked = asking(temperature=0.0)
-    async with keeper(model, tmp_path, replay_length=there, deterministic=False) as source:
+    async with keeper(model, tmp_path, {"replay_length": there, "deterministic": False}) as source:
         first, taken = await exported(source, asked)
-    async with keeper(model, tmp_path, replay_length=here, deterministic=False) as target:
+    async with keeper(model, tmp_path, {"replay_length": here, "deterministic": False}) as target:
         second = await target.end(await target.begin(going_on(asked, taken.snapshot_id, first.tokens)))
         assert (await target.status()).prefill_tokens == 0
         await target.emptied()
@@ -146,7 +146,7 @@ async def test_a_ring_of_pending_inputs_is_folded_first(model: Path, tmp_path: P
 
 async def test_ranks_write_each_its_part(model: Path, tmp_path: Path) -> None:
     asked = asking(temperature=0.0)
-    async with keeper(model, tmp_path, tp=2) as source:
+    async with keeper(model, tmp_path, {"tp": 2}) as source:
         first, taken = await exported(source, asked)
     assert sorted(one.name for one in (tmp_path / taken.snapshot_id).glob("rank-*")) == [
         "rank-0.safetensors",

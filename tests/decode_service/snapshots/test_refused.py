@@ -1,4 +1,4 @@
-"""Whatever is wrong with going on from a snapshot is a typed refusal that takes nothing, and the snapshot stays whole."""
+"""Whatever is wrong with going on from a snapshot is a typed refusal: it takes nothing, the snapshot stays whole."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -87,14 +87,14 @@ async def test_what_does_not_belong_to_the_request(model: Path, taken: Exported)
 async def test_another_worker(
     model: Path, taken: Exported, changes: dict[str, object], error: type[ServingError], match: str
 ) -> None:
-    async with keeper(model, taken.folder, **changes) as target:
+    async with keeper(model, taken.folder, changes) as target:
         await refused(target, taken.rest, error, match)
 
 
 async def test_pools_that_just_hold_one_request_are_no_reason(model: Path, taken: Exported) -> None:
     """Whoever waits for them is let in when they are free."""
-    small: dict[str, object] = {"state_bytes": 250_000, "max_running": 1, "max_len": 256}
-    async with keeper(model, taken.folder, **small) as target:
+    small: dict[str, object] = {"state_bytes": 350_000, "max_running": 1, "max_len": 344}
+    async with keeper(model, taken.folder, small) as target:
         earlier = await target.begin(replace(asking(output=150), request_id=RequestId("earlier")))
         await target.told(earlier, 1)
         second = await target.end(await target.begin(taken.rest))
