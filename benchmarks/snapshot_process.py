@@ -61,6 +61,7 @@ def answer(args: argparse.Namespace, folder: str) -> dict[str, object]:
     spec, output = _spec(args), list[EmittedToken]()
     if args.restore:
         restored = Restoring(snapshots, images.form, identity, "benchmark").open(spec)
+        assert restored is not None, "the snapshot is there"
         engine.restore(spec, HANDLE, restored.image, restored.output)
         restored.claim.consume()
     else:
@@ -71,7 +72,7 @@ def answer(args: argparse.Namespace, folder: str) -> dict[str, object]:
         output += engine.commit(record).tokens
     found: dict[str, object] = {}
     if args.export_at:
-        command = TakeSnapshot(HANDLE, 0, copy=False, served=len(output), about={})
+        command = TakeSnapshot(HANDLE, 0, "export", served=len(output), about={})
         exports.ask(command)
         exports.turn()
         writing.finish()

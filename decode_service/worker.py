@@ -151,7 +151,10 @@ class Worker:
 
         Raises SnapshotsOff, SnapshotNotReady, or what kept it from being written.
         """
-        command = TakeSnapshot(asked.handle, asked.attempt, asked.copy, asked.served, self.snapshots.about(asked.about))
+        about = self.snapshots.about(asked.about)
+        command = TakeSnapshot(
+            asked.handle, asked.attempt, "copy" if asked.copy else "export", asked.served, about, asked.snapshot_id
+        )
         if self._ledger.find(asked.router_id, asked.handle, asked.attempt) is None or self._over:
             raise SnapshotNotReady(f"worker {self.worker_id} has no live request {asked.handle} of {asked.router_id}")
         self._mailbox.put(command)
@@ -350,9 +353,12 @@ class Worker:
         """The engine has it: nobody else may go on from the snapshot, or this request does not go on either."""
         try:
             await self.snapshots.consume(restored)
-        except ServingError:
+        except ServingError as error:
             self._control(Cancel(request.handle, request.attempt))
-            raise
+            if restored.named:
+                raise
+            # It had only been found: the request can go on without it.
+            raise WorkerUnavailable(f"worker {self.worker_id} has lost a copy: {error.message}") from error
 
     def _station(self, loaded: Loaded) -> DecodeStation:
         """On the engine thread."""

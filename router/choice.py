@@ -99,6 +99,14 @@ class Choice:
             self._sent_reports += len(piece.reports or ())
             yield piece, text.token_count - before
 
+    def doubt(self, snapshot_id: str) -> None:
+        """It may come to be in that snapshot, whatever becomes of its worker."""
+        self._dispatch.doubt(snapshot_id)
+
+    def undoubt(self) -> None:
+        """It has not, and will not."""
+        self._dispatch.undoubt()
+
     def close(self) -> None:
         """Nobody reads any more: what still runs is cancelled."""
         self._dispatch.close()

@@ -7,6 +7,7 @@ left its worker is continued from the state that this keeps for it, and without 
 """
 
 import asyncio
+import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -25,10 +26,14 @@ from segue.wire import Ended, GenerateSpec, Usage
 
 @dataclass(frozen=True, slots=True)
 class KeptSnapshot:
-    """A snapshot, and the addresses of the workers in whose folders it is."""
+    """A snapshot, and the addresses of the workers in whose folders it is.
+
+    One that is `doubtful` may never have been written: any worker that keeps snapshots is to say so.
+    """
 
     snapshot_id: str
-    addresses: frozenset[str]
+    addresses: frozenset[str] = frozenset()
+    doubtful: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +85,10 @@ class Dispatch:
         self._output: list[int] = [*spec.emitted]
         # Until a worker has accepted the choice with it: one that is lost after that leaves its tokens to go on from.
         self._snapshot = spec.snapshot
+        # An export that was asked for, of which nobody knows whether it came to be.
+        self._doubt: KeptSnapshot | None = None
+        # The same for every try, and nobody else's: one that was lost with its worker keeps no snapshot from the next.
+        self._claimant = uuid.uuid4().hex
         # The prompt's scores that are missing.
         self._position, self._position_limit = 0, 0
         if spec.score_from is not None:
@@ -99,6 +108,14 @@ class Dispatch:
         if self._over or self._link is None or self._inbox is None:
             return None
         return self._link, self._inbox
+
+    def doubt(self, snapshot_id: str) -> None:
+        """From now on the choice may be in that snapshot: if its worker is lost, whoever is next looks there first."""
+        self._doubt = KeptSnapshot(snapshot_id, doubtful=True)
+
+    def undoubt(self) -> None:
+        """It is not, and will not be."""
+        self._doubt = None
 
     async def take(self) -> Arrivals:
         """The next news of the choice. Raises what finally stopped it."""
@@ -214,6 +231,9 @@ class Dispatch:
         give_up_at = self._now() + wait_s
         refusal: ServingError | None = None
         refused_by: set[str] = set()
+        if self._doubt is not None and not self._moved.waiting:
+            self._snapshot = self._doubt
+        self._doubt = None
         while self._attempt < self._config.attempts_max + self._moved.count:
             self._require_leave()
             bound_to = self._fingerprint if self._begun else None
@@ -232,6 +252,9 @@ class Dispatch:
             if refusal is None:
                 return
             refused_by.add(link.address)
+            if self._snapshot is not None and isinstance(refusal, WorkerUnavailable):
+                # It may have used the snapshot up before it was lost: then nobody else can go on with the choice.
+                give_up_at = max(give_up_at, self._now() + self._config.continuation_grace_s)
         raise refusal or self._nobody()
 
     async def _offer(self, link: Link) -> ServingError | None:
@@ -258,6 +281,8 @@ class Dispatch:
             prefill_address=address,
             score_from=self._position - 1 if self._scoring else None,
             snapshot_id="" if snapshot is None else snapshot.snapshot_id,
+            snapshot_doubtful=snapshot is not None and snapshot.doubtful,
+            claimant=self._claimant,
             moved=moved,
         )
         self._attempt += 1
@@ -286,6 +311,8 @@ class Dispatch:
         """Workers that cannot go on from the snapshot, while that is what the choice goes on from."""
         if self._snapshot is None:
             return set()
+        if self._snapshot.doubtful:
+            return {link.address for link in self._fleet.links if not (link.description and link.description.snapshots)}
         return {link.address for link in self._fleet.links} - self._snapshot.addresses
 
     @property

@@ -6,18 +6,28 @@ from dataclasses import dataclass, field
 from decode_service.snapshots.writing import Written
 from segue.ids import Handle
 from segue.state.snapshot.fields import JsonObject
+from segue.state.snapshot.manifest import SnapshotKind
 
 
 @dataclass(frozen=True, slots=True)
 class TakeSnapshot:
-    """Write the whole state of a request; with `copy` it runs on. `about` is the router's."""
+    """Write the whole state of a request, which runs on unless this is an export. `about` is the router's.
+
+    The snapshot is called `snapshot_id`; empty: it draws a name itself.
+    """
 
     handle: Handle
     attempt: int
-    copy: bool
+    kind: SnapshotKind
     served: int
     about: JsonObject
+    snapshot_id: str = ""
     answer: "Future[Written]" = field(default_factory=Future)
+
+    @property
+    def copy(self) -> bool:
+        """Whether the request runs on."""
+        return self.kind != "export"
 
 
 @dataclass(frozen=True, slots=True)

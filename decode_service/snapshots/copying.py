@@ -60,8 +60,8 @@ class Copies:
         for request in self._engine.live_requests():
             if request.phase is not Phase.DECODING or request.pinned:
                 continue
-            # Counted from the output that came with it: what a continuation brings along costs nothing again.
-            copied = self._copied.setdefault(request.handle, _Copied(len(request.output), now))
+            # Output that came with it counts: whatever it was continued from is used up, and would be lost again.
+            copied = self._copied.setdefault(request.handle, _Copied(0, now))
             if not copied.under_way and self._due(request, copied, now) and not self._take(request, copied, now):
                 return
 
@@ -82,7 +82,7 @@ class Copies:
 
     def _take(self, request: Request, copied: _Copied, now: float) -> bool:
         """False when no more can be taken now."""
-        command = TakeSnapshot(request.handle, request.attempt, copy=True, served=0, about={})
+        command = TakeSnapshot(request.handle, request.attempt, kind="periodic", served=0, about={})
         command.answer.set_running_or_notify_cancel()
         try:
             self._exports.take(command)

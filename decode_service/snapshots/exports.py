@@ -127,7 +127,7 @@ class Exports:
             self._engine.unpark(command.handle)
         else:
             self._leaving.add(command.handle)
-        writing = self._writing.submit(image, *described)
+        writing = self._writing.submit(image, *described, command.snapshot_id)
         writing.add_done_callback(lambda future: self._post(_outcome(command, future)))
         return True
 
@@ -135,7 +135,7 @@ class Exports:
         left_s = None if request.deadline is None else max(0.0, request.deadline - self._clock())
         return ManifestRequest(
             request_id=request.request_id,
-            kind="copy" if command.copy else "export",
+            kind=command.kind,
             prompt=tuple(request.prompt),
             output=tuple(OutputToken(token.token_id, token.logprob, token.top) for token in request.output),
             sampling=sampling_to_json(request.sampling),

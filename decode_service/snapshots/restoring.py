@@ -9,22 +9,31 @@ from dataclasses import dataclass
 from decode_service.snapshots.identity import require_same
 from decode_service.snapshots.images import STORED_DTYPE, StateForm, StateImage
 from segue.batch.request import EmittedToken
-from segue.errors import SnapshotLayoutMismatch, SnapshotManifestInvalid, SnapshotSourceMismatch
+from segue.errors import (
+    SnapshotLayoutMismatch,
+    SnapshotManifestInvalid,
+    SnapshotNotFound,
+    SnapshotSourceMismatch,
+)
 from segue.state.layout import Shard
 from segue.state.snapshot.claim import Claim
 from segue.state.snapshot.committed import CommittedSnapshot
 from segue.state.snapshot.folder import SnapshotFolder
 from segue.state.snapshot.manifest import Manifest
-from segue.wire import GenerateSpec
+from segue.wire import GenerateSpec, sampling_to_json
 
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """A claimed snapshot in memory: its state, and the output that goes with it, pending token last."""
+    """A claimed snapshot in memory: its state, and the output that goes with it, pending token last.
+
+    `named` says whether it was asked for, or only found: then the request could go on without it.
+    """
 
     image: StateImage
     output: tuple[EmittedToken, ...]
     claim: Claim
+    named: bool = True
 
 
 class Restoring:
@@ -36,16 +45,19 @@ class Restoring:
         self._identity = dict(identity)
         self._owner = owner
 
-    def open(self, spec: GenerateSpec) -> Restored:
-        """Claims and loads `spec.snapshot_id`. Raises the Snapshot... error that says what is wrong with it, and then
+    def open(self, spec: GenerateSpec) -> Restored | None:
+        """Claims and loads `spec.snapshot_id`. None when it is to go on without: an earlier attempt has used it up, or
+        it was doubtful and there is none. Raises the Snapshot... error that says what is wrong with it, and then
         leaves it as it was.
         """
-        snapshot = self._folder.read(spec.snapshot_id)
+        snapshot = self._find(spec)
+        if snapshot is None:
+            return None
         manifest = snapshot.manifest
         require_same(manifest.snapshot_id, manifest.state.identity, self._identity)
         self._require_form(manifest)
         _require_request(manifest, spec)
-        claim = snapshot.claim(self._owner)
+        claim = snapshot.claim(self._owner, spec.claimant)
         try:
             image = self._load(snapshot)
         except BaseException:
@@ -56,6 +68,26 @@ class Restoring:
             for token in manifest.request.output
         )
         return Restored(image, output, claim)
+
+    def discard(self, spec: GenerateSpec) -> None:
+        """Removes a snapshot of this request that is not gone on from. Raises what keeps it there."""
+        _require_request(self._folder.read(spec.snapshot_id).manifest, spec)
+        self._folder.delete(spec.snapshot_id)
+
+    def _find(self, spec: GenerateSpec) -> CommittedSnapshot | None:
+        try:
+            return self._folder.read(spec.snapshot_id)
+        except SnapshotNotFound:
+            if not spec.claimant:
+                raise
+            if self._folder.is_spent(spec.snapshot_id, spec.claimant):
+                return None
+            if not spec.snapshot_doubtful:
+                raise
+        if self._folder.forbid(spec.snapshot_id, spec.claimant):
+            return None
+        # It has just been committed; or it is somebody else's.
+        return self._folder.read(spec.snapshot_id)
 
     def _load(self, snapshot: CommittedSnapshot) -> StateImage:
         state = snapshot.manifest.state
@@ -89,10 +121,17 @@ class Restoring:
 
 
 def _require_request(manifest: Manifest, spec: GenerateSpec) -> None:
-    """The snapshot is of this request, and of the output that the router knows of, or a part of it."""
+    """The snapshot is of this choice of this request, and of the output that the router knows of, or a part of it."""
     request = manifest.request
     if request.prompt != tuple(spec.prompt) or request.cache_salt != spec.cache_salt:
         raise SnapshotSourceMismatch(f"snapshot {manifest.snapshot_id} is of another prompt than the one that goes on")
+    ours = sampling_to_json(spec.sampling)
+    differing = [name for name in {**ours, **request.sampling} if ours.get(name) != request.sampling.get(name)]
+    if differing:
+        # Its output was drawn by other rules: another choice of the request, or one that only has the same name.
+        raise SnapshotSourceMismatch(
+            f"snapshot {manifest.snapshot_id} is of another sampling than what goes on: {', '.join(differing)}"
+        )
     tokens = [token.token_id for token in request.output]
     shared = min(len(tokens), len(spec.emitted))
     if tokens[:shared] != list(spec.emitted[:shared]):

@@ -17,7 +17,7 @@ from segue.errors import InvalidRequest, ServingError, SnapshotError, SnapshotMa
 from segue.ids import WorkerId
 from segue.state.snapshot.config import SnapshotConfig
 from segue.state.snapshot.fields import Fields, JsonObject, from_json
-from segue.state.snapshot.folder import SnapshotFolder
+from segue.state.snapshot.folder import SnapshotFolder, SnapshotSummary
 from segue.state.snapshot.manifest import manifest_json
 from segue.wire import GenerateSpec, StoredSnapshot
 
@@ -60,33 +60,63 @@ class Snapshots:
         return Copies(loaded.engine, exports, self._writing, every_tokens=config.every_tokens, every_s=config.every_s)
 
     async def opened(self, spec: GenerateSpec) -> Restored | None:
-        """What a request goes on from: the snapshot that it names, or its newest copy, if it had begun elsewhere."""
+        """What a request goes on from: the snapshot that it names, or a copy of one that had begun elsewhere, if any.
+
+        Raises what is wrong with one that is named.
+        """
         if spec.snapshot_id:
             return await self.open(spec)
-        return await self.find_copy(spec) if spec.emitted and spec.moved is None else None
+        if not spec.emitted or spec.moved is not None:
+            return None
+        copy = await self.find_copy(spec)
+        return None if copy is None else replace(copy, named=False)
 
     async def find_copy(self, spec: GenerateSpec) -> Restored | None:
-        """The newest copy of a request that was lost with its worker, claimed and loaded; None when none is of use."""
+        """The newest periodic copy of a request that was lost with its worker, claimed and loaded; older ones go.
+
+        None when none is of use.
+        """
         if not (self._config.every_tokens or self._config.every_s):
             return None
-        for one in reversed(await asyncio.to_thread(self._folder.list)):
-            if (one.kind, one.request_id) == ("copy", spec.request_id):
-                try:
-                    return await self.open(replace(spec, snapshot_id=one.snapshot_id))
-                except SnapshotError as error:
-                    log.info("copy %s of request %s is of no use: %s", one.snapshot_id, spec.request_id, error.message)
-        return None
+        found: Restored | None = None
+        for one in reversed(await self._listed()):
+            if (one.kind, one.request_id) != ("periodic", spec.request_id):
+                continue
+            named = replace(spec, snapshot_id=one.snapshot_id)
+            try:
+                if found is None:
+                    found = await self.open(named)
+                else:
+                    await asyncio.to_thread(self._opener.discard, named)
+            except SnapshotError as error:
+                log.info("copy %s of request %s is of no use: %s", one.snapshot_id, spec.request_id, error.message)
+        return found
 
-    async def open(self, spec: GenerateSpec) -> Restored:
-        """Claims and loads the snapshot that a request goes on from. Raises what is wrong with it; then it stays."""
-        assert self._restoring is not None, "snapshots are opened after the start"
-        opening = asyncio.create_task(asyncio.to_thread(self._restoring.open, spec))
+    async def open(self, spec: GenerateSpec) -> Restored | None:
+        """Claims and loads the snapshot that a request goes on from; None when it goes on without it.
+
+        Raises what is wrong with it; then it stays.
+        """
+        opening = asyncio.create_task(asyncio.to_thread(self._opener.open, spec))
         try:
             return await asyncio.shield(opening)
         except asyncio.CancelledError:
             # The thread goes on; what it claims must not stay claimed.
             opening.add_done_callback(_give_up)
             raise
+
+    @property
+    def _opener(self) -> Restoring:
+        assert self._restoring is not None, "snapshots are opened after the start"
+        return self._restoring
+
+    async def _listed(self) -> Sequence[SnapshotSummary]:
+        """The oldest first; nothing where the disk fails: whoever can do without goes on without."""
+        try:
+            return await asyncio.to_thread(self._folder.list)
+        except SnapshotError as error:
+            log.warning("copies cannot be looked for: %s", error.message)
+            return []
 
     async def consume(self, restored: Restored) -> None:
         """The engine has the request: from now on nobody else can go on from the snapshot. Raises SnapshotFailed."""
@@ -131,9 +161,9 @@ class Snapshots:
         await asyncio.to_thread(self._writing.close)
 
 
-def _give_up(opening: "asyncio.Task[Restored]") -> None:
-    if not opening.cancelled() and opening.exception() is None:
-        _release(opening.result())
+def _give_up(opening: "asyncio.Task[Restored | None]") -> None:
+    if not opening.cancelled() and opening.exception() is None and (restored := opening.result()) is not None:
+        _release(restored)
 
 
 def _release(restored: Restored) -> None:

@@ -43,10 +43,15 @@ class SnapshotWriting:
                 f"{self._under_way} snapshots are being written or wait to be; try again when they are done"
             )
 
-    def submit(self, image: StateImage, request: ManifestRequest, state: ManifestState) -> "Future[Written]":
-        """Begins to write. The future ends with what was written, or with the ServingError that kept it from being."""
+    def submit(
+        self, image: StateImage, request: ManifestRequest, state: ManifestState, snapshot_id: str = ""
+    ) -> "Future[Written]":
+        """Begins to write, under a name that was drawn for it if it is not empty.
+
+        The future ends with what was written, or with the ServingError that kept it from being.
+        """
         self._under_way += 1
-        future = self._pool.submit(self._write, image, request, state)
+        future = self._pool.submit(self._write, image, request, state, snapshot_id)
         future.add_done_callback(self._done)
         return future
 
@@ -72,8 +77,8 @@ class SnapshotWriting:
             # Used up by whoever goes on from it, or it will expire.
             log.info("snapshot %s was not deleted: %s", snapshot_id, error.message)
 
-    def _write(self, image: StateImage, request: ManifestRequest, state: ManifestState) -> Written:
-        with self._folder.begin(image.bytes) as writer:
+    def _write(self, image: StateImage, request: ManifestRequest, state: ManifestState, snapshot_id: str) -> Written:
+        with self._folder.begin(image.bytes, snapshot_id) as writer:
             payloads = tuple(writer.write_rank(rank, [*payload.values()]) for rank, payload in enumerate(image.ranks))
             manifest = Manifest(
                 version=FORMAT_VERSION,

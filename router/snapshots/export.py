@@ -12,7 +12,8 @@ from router.openai.plan import PlannedChoice
 from router.shell import Shell
 from router.snapshots.about import about_json
 from router.snapshots.running import INLINE_TOKENS_MAX, Running, served_tokens
-from segue.errors import InvalidRequest, SnapshotNotReady, SnapshotsOff, WorkerUnavailable
+from segue.errors import InvalidRequest, ServingError, SnapshotNotReady, SnapshotsOff, WorkerUnavailable
+from segue.state.snapshot.names import new_id
 from segue.wire import SnapshotTaken, TakeSnapshot
 
 log = logging.getLogger("segue.router")
@@ -101,14 +102,19 @@ class Exports:
             copy=copy,
             served=served() if len(output) <= INLINE_TOKENS_MAX else await asyncio.to_thread(served),
             about=about_json(about),
+            snapshot_id=new_id(),
         )
 
     async def _take(self, target: _Target) -> SnapshotTaken:
         config = self._shell.config
         asked = await self._asked(target, copy=False)
+        target.choice.doubt(asked.snapshot_id)
         try:
             return await target.link.client.take_snapshot(asked, config.snapshot_timeout_s)
         except WorkerUnavailable:
             # It may have been taken all the same: then the choice's own session says so, and soon.
             await target.inbox.settle(config.call_timeout_s)
+            raise
+        except ServingError:
+            target.choice.undoubt()
             raise

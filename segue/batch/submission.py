@@ -26,7 +26,9 @@ class GenerateSpec:
     worker that computes the prompt; empty where the one asked does it. With `score_from` the prompt is scored: logprobs
     of its tokens behind that position are wanted, with as many alternatives as `sampling.logprobs` says, and nothing
     from that position on is reused. The state of a request that had begun elsewhere comes from the snapshot
-    `snapshot_id`, or from the worker that it was `moved` away from.
+    `snapshot_id`, or from the worker that it was `moved` away from. A snapshot that is `snapshot_doubtful` may never
+    have been written: then it never will be, and the request is computed from its tokens. `claimant` names all attempts
+    of this choice, by 32 hexadecimal digits: a later one has the claims of an earlier one.
     """
 
     router_id: RouterId
@@ -43,3 +45,5 @@ class GenerateSpec:
     score_from: int | None = None
     snapshot_id: str = ""
     moved: Moved | None = None
+    claimant: str = ""
+    snapshot_doubtful: bool = False

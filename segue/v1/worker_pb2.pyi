@@ -95,7 +95,7 @@ class Sampling(_message.Message):
     def __init__(self, seed: _Optional[int] = ..., choice: _Optional[int] = ..., temperature: _Optional[float] = ..., top_p: _Optional[float] = ..., top_k: _Optional[int] = ..., min_p: _Optional[float] = ..., repetition_penalty: _Optional[float] = ..., presence_penalty: _Optional[float] = ..., frequency_penalty: _Optional[float] = ..., logit_bias: _Optional[_Iterable[_Union[LogitBias, _Mapping]]] = ..., logprobs: _Optional[int] = ..., max_tokens: _Optional[int] = ..., min_tokens: _Optional[int] = ..., ignore_eos: _Optional[bool] = ..., stop_token_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class GenerateRequest(_message.Message):
-    __slots__ = ("router_id", "request_id", "attempt", "prompt", "emitted", "sampling", "priority", "deadline_s", "extension", "cache_salt", "prefill_address", "score_from", "snapshot_id", "moved")
+    __slots__ = ("router_id", "request_id", "attempt", "prompt", "emitted", "sampling", "priority", "deadline_s", "extension", "cache_salt", "prefill_address", "score_from", "snapshot_id", "moved", "claimant", "snapshot_doubtful")
     ROUTER_ID_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
@@ -110,6 +110,8 @@ class GenerateRequest(_message.Message):
     SCORE_FROM_FIELD_NUMBER: _ClassVar[int]
     SNAPSHOT_ID_FIELD_NUMBER: _ClassVar[int]
     MOVED_FIELD_NUMBER: _ClassVar[int]
+    CLAIMANT_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_DOUBTFUL_FIELD_NUMBER: _ClassVar[int]
     router_id: str
     request_id: str
     attempt: int
@@ -124,7 +126,9 @@ class GenerateRequest(_message.Message):
     score_from: int
     snapshot_id: str
     moved: Moved
-    def __init__(self, router_id: _Optional[str] = ..., request_id: _Optional[str] = ..., attempt: _Optional[int] = ..., prompt: _Optional[_Iterable[int]] = ..., emitted: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., priority: _Optional[int] = ..., deadline_s: _Optional[float] = ..., extension: _Optional[bytes] = ..., cache_salt: _Optional[str] = ..., prefill_address: _Optional[str] = ..., score_from: _Optional[int] = ..., snapshot_id: _Optional[str] = ..., moved: _Optional[_Union[Moved, _Mapping]] = ...) -> None: ...
+    claimant: str
+    snapshot_doubtful: bool
+    def __init__(self, router_id: _Optional[str] = ..., request_id: _Optional[str] = ..., attempt: _Optional[int] = ..., prompt: _Optional[_Iterable[int]] = ..., emitted: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., priority: _Optional[int] = ..., deadline_s: _Optional[float] = ..., extension: _Optional[bytes] = ..., cache_salt: _Optional[str] = ..., prefill_address: _Optional[str] = ..., score_from: _Optional[int] = ..., snapshot_id: _Optional[str] = ..., moved: _Optional[_Union[Moved, _Mapping]] = ..., claimant: _Optional[str] = ..., snapshot_doubtful: _Optional[bool] = ...) -> None: ...
 
 class Moved(_message.Message):
     __slots__ = ("address", "handle", "attempt")
@@ -283,20 +287,22 @@ class Finished(_message.Message):
     def __init__(self, handle: _Optional[int] = ..., attempt: _Optional[int] = ..., reason: _Optional[str] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., snapshot_id: _Optional[str] = ...) -> None: ...
 
 class TakeSnapshotRequest(_message.Message):
-    __slots__ = ("router_id", "handle", "attempt", "copy", "served", "about")
+    __slots__ = ("router_id", "handle", "attempt", "copy", "served", "about", "snapshot_id")
     ROUTER_ID_FIELD_NUMBER: _ClassVar[int]
     HANDLE_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     COPY_FIELD_NUMBER: _ClassVar[int]
     SERVED_FIELD_NUMBER: _ClassVar[int]
     ABOUT_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_ID_FIELD_NUMBER: _ClassVar[int]
     router_id: str
     handle: int
     attempt: int
     copy: bool
     served: int
     about: bytes
-    def __init__(self, router_id: _Optional[str] = ..., handle: _Optional[int] = ..., attempt: _Optional[int] = ..., copy: _Optional[bool] = ..., served: _Optional[int] = ..., about: _Optional[bytes] = ...) -> None: ...
+    snapshot_id: str
+    def __init__(self, router_id: _Optional[str] = ..., handle: _Optional[int] = ..., attempt: _Optional[int] = ..., copy: _Optional[bool] = ..., served: _Optional[int] = ..., about: _Optional[bytes] = ..., snapshot_id: _Optional[str] = ...) -> None: ...
 
 class TakeSnapshotReply(_message.Message):
     __slots__ = ("snapshot_id", "computed", "bytes")

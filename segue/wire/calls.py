@@ -4,7 +4,9 @@ import numpy as np
 
 from segue.batch.sampling import SamplingDefaults, SamplingParams
 from segue.batch.submission import Moved
+from segue.errors import InvalidRequest
 from segue.ids import Handle, RequestId, RouterId, WorkerId
+from segue.state.snapshot.names import is_id
 from segue.tokens import token_array
 from segue.v1 import worker_pb2 as pb
 from segue.wire.values import GenerateSpec, WorkerDescription
@@ -66,6 +68,8 @@ def generate_to_proto(spec: GenerateSpec) -> pb.GenerateRequest:
         prefill_address=spec.prefill_address,
         score_from=spec.score_from,
         snapshot_id=spec.snapshot_id,
+        claimant=spec.claimant,
+        snapshot_doubtful=spec.snapshot_doubtful,
         moved=None
         if (moved := spec.moved) is None
         else pb.Moved(address=moved.address, handle=moved.handle, attempt=moved.attempt),
@@ -73,7 +77,9 @@ def generate_to_proto(spec: GenerateSpec) -> pb.GenerateRequest:
 
 
 def generate_from_proto(message: pb.GenerateRequest) -> GenerateSpec:
-    """Raises InvalidRequest when a sampling value is out of range."""
+    """Raises InvalidRequest when a sampling value is out of range, or the claimant is no name."""
+    if message.claimant and not is_id(message.claimant):
+        raise InvalidRequest(f"claimant is {message.claimant!r:.80}, it must be 32 hexadecimal digits")
     return GenerateSpec(
         router_id=RouterId(message.router_id),
         request_id=RequestId(message.request_id),
@@ -89,6 +95,8 @@ def generate_from_proto(message: pb.GenerateRequest) -> GenerateSpec:
         prefill_address=message.prefill_address,
         score_from=message.score_from if message.HasField("score_from") else None,
         snapshot_id=message.snapshot_id,
+        claimant=message.claimant,
+        snapshot_doubtful=message.snapshot_doubtful,
         moved=Moved(message.moved.address, Handle(message.moved.handle), message.moved.attempt)
         if message.HasField("moved")
         else None,

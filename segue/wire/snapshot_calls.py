@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from segue.errors import InvalidRequest
 from segue.ids import Handle, RouterId
+from segue.state.snapshot.names import is_id
 from segue.v1 import worker_pb2 as pb
 from segue.wire.values import SnapshotTaken, StoredSnapshot, TakeSnapshot
 
@@ -16,13 +17,14 @@ def take_snapshot_to_proto(value: TakeSnapshot) -> pb.TakeSnapshotRequest:
         copy=value.copy,
         served=value.served,
         about=value.about,
+        snapshot_id=value.snapshot_id,
     )
 
 
 def take_snapshot_from_proto(message: pb.TakeSnapshotRequest) -> TakeSnapshot:
-    """Raises InvalidRequest for one that was cut on its way: `about` is last in it, and never empty."""
-    if not message.about:
-        raise InvalidRequest("the call for a snapshot does not say what the request is about: it was damaged")
+    """Raises InvalidRequest for one that was cut on its way: the id is last in it, and of one length."""
+    if not message.about or not is_id(message.snapshot_id):
+        raise InvalidRequest("the call for a snapshot does not say about what, or how to call it: it was damaged")
     return TakeSnapshot(
         router_id=RouterId(message.router_id),
         handle=Handle(message.handle),
@@ -30,6 +32,7 @@ def take_snapshot_from_proto(message: pb.TakeSnapshotRequest) -> TakeSnapshot:
         copy=message.copy,
         served=message.served,
         about=message.about,
+        snapshot_id=message.snapshot_id,
     )
 
 

@@ -163,7 +163,8 @@ class WorkerDescription:
 class TakeSnapshot:
     """Asks for the whole state of a live choice. With `copy` it runs on; else it leaves its worker, as MOVED.
 
-    `served` is how many tokens of its output the client has, `about` a JSON object that the router will want back.
+    `served` is how many tokens of its output the client has, `about` a JSON object that the router will want back. It
+    is to be called `snapshot_id`, 32 random hexadecimal digits.
     """
 
     router_id: RouterId
@@ -172,6 +173,7 @@ class TakeSnapshot:
     copy: bool
     served: int
     about: bytes
+    snapshot_id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +187,7 @@ class SnapshotTaken:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredSnapshot:
-    """One snapshot in a worker's folder. `kind` is "export" or "copy"; `claimed_by` empty: nobody restores it."""
+    """One snapshot in a worker's folder. `kind` is "export", "copy" or "periodic"; `claimed_by` empty: by nobody."""
 
     snapshot_id: str
     request_id: str

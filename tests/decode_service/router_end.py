@@ -20,13 +20,17 @@ from segue.wire import (
     Heartbeat,
     Resume,
     RouterMessage,
+    SnapshotTaken,
     StepNews,
+    TakeSnapshot,
     Top,
     WorkerStatus,
     error_from_rpc,
     generate_to_proto,
     router_message_to_proto,
+    snapshot_taken_from_proto,
     status_from_proto,
+    take_snapshot_to_proto,
     worker_message_from_proto,
 )
 from segue.wire.channel import PLAIN, TlsConfig, open_channel
@@ -79,6 +83,14 @@ class RouterEnd:
         except grpc.aio.AioRpcError as failure:
             raise error_from_rpc(failure) from None
         return Handle(reply.handle)
+
+    async def take_snapshot(self, asked: TakeSnapshot) -> SnapshotTaken:
+        """Raises the ServingError that the worker refused or failed it with."""
+        try:
+            reply = await self.stub.TakeSnapshot(take_snapshot_to_proto(asked), timeout=40)
+        except grpc.aio.AioRpcError as failure:
+            raise error_from_rpc(failure) from None
+        return snapshot_taken_from_proto(reply)
 
     async def status(self) -> WorkerStatus:
         return status_from_proto(await self.stub.Status(pb.StatusRequest(), timeout=10))

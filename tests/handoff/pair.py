@@ -23,6 +23,7 @@ from segue.config import EngineConfig
 from segue.engine import Engine
 from segue.ids import Handle
 from segue.runner.context import Model, StepContext
+from segue.state.snapshot.config import SnapshotConfig
 from segue.weights.folder import ModelFolder
 from segue.wire import GenerateSpec, PoolStatus, WorkerStatus
 from tests.decode_service.gates import Gate
@@ -159,6 +160,7 @@ async def paired(
     prefill: dict[str, object] | None = None,
     decode: dict[str, object] | None = None,
     retraction: RetractionConfig | None = None,
+    snapshots: SnapshotConfig | None = None,
     **changes: object,
 ) -> AsyncIterator[Pair]:
     """A connected pair with digests on, both gates open.
@@ -174,7 +176,7 @@ async def paired(
         extend_tokens=extend_tokens,
     )
     neighbours = neighbours or Neighbours()
-    sender, receiver = PrefillHost(QUICK, transfer, neighbours), Host(QUICK, transfer, neighbours)
+    sender, receiver = PrefillHost(QUICK, transfer, neighbours), Host(QUICK, transfer, neighbours, snapshots=snapshots)
     gates = Gate(), Gate()
     engines: list[Engine] = []
     theirs = loading(engine_config(folder, "prefill", **{**changes, **(prefill or {})}), gates[0])

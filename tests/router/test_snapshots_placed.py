@@ -75,7 +75,9 @@ async def test_a_resumed_request_has_every_parameter_it_had() -> None:
             deadline_s=after.deadline_s,
             extension=b"\x0a\x0b",
             snapshot_id=cached,
+            claimant=after.claimant,
         )
+        assert before.claimant != after.claimant
         assert replace(after, prompt=tuple(after.prompt)) == replace(wanted, prompt=tuple(before.prompt))
 
 

@@ -158,7 +158,8 @@ async def test_a_worker_that_took_it_and_cannot_say_so_on_its_session_ends_the_s
 
 
 async def test_a_worker_that_dies_while_it_is_asked_leaves_the_request_to_another() -> None:
-    async with FakeWorker(answer, worker_id="b", paused=True) as other, begun() as it:
+    private = FakeFolder()
+    async with FakeWorker(answer, worker_id="b", paused=True, folder=private) as other, begun() as it:
         it.router.shell.fleet.set_addresses([it.worker.address, other.address])
         await it.router.until_ready(2)
         it.worker.snapshots.deciding.clear()
@@ -168,6 +169,43 @@ async def test_a_worker_that_dies_while_it_is_asked_leaves_the_request_to_anothe
         assert code(await taking) == (503, "worker_unavailable")
         await other.until(lambda: bool(other.live))
         assert other.specs[0].emitted == tuple(TOKENS[:3])
+        # It was asked for first: had it been taken, it would have the request.
+        (asked,) = it.worker.snapshots.asked
+        assert (other.specs[0].snapshot_id, other.specs[0].snapshot_doubtful) == (asked.snapshot_id, True)
+        other.step(200)
+        await it.stream.until_over()
+        assert it.stream.text == ANSWER
+
+
+async def test_a_worker_that_dies_after_it_was_taken_leaves_the_snapshot_to_another() -> None:
+    """Nobody is told of it, so the stream goes on from it, and it is used up."""
+    async with begun(config=replace(KEEPING, call_timeout_s=2.0)) as it:
+        shared = it.worker.snapshots.folder
+        async with FakeWorker(answer, worker_id="b", paused=True, folder=shared) as other:
+            it.router.shell.fleet.set_addresses([it.worker.address, other.address])
+            await it.router.until_ready(2)
+            it.worker.snapshots.mute = it.worker.snapshots.reply_lost = True
+            taking = asyncio.create_task(take(it.router))
+            await it.worker.until(lambda: bool(shared.manifests))
+            await it.worker.stop()
+            assert code(await taking) == (503, "worker_unavailable")
+            await other.until(lambda: bool(other.live))
+            assert not shared.manifests
+            assert other.specs[0].emitted == tuple(TOKENS[:3])
+            other.step(200)
+            await it.stream.until_over()
+            assert it.stream.text == ANSWER
+
+
+async def test_a_refused_export_is_asked_for_by_nobody() -> None:
+    async with FakeWorker(answer, worker_id="b", paused=True, folder=FakeFolder()) as other, begun() as it:
+        it.router.shell.fleet.set_addresses([it.worker.address, other.address])
+        await it.router.until_ready(2)
+        it.worker.snapshots.refusals = [SnapshotFolderFull("no room")]
+        assert code(await take(it.router)) == (507, "snapshot_folder_full")
+        await it.worker.stop()
+        await other.until(lambda: bool(other.live))
+        assert (other.specs[0].snapshot_id, other.specs[0].snapshot_doubtful) == ("", False)
         other.step(200)
         await it.stream.until_over()
         assert it.stream.text == ANSWER

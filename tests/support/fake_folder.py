@@ -29,7 +29,7 @@ class FakeFolder:
 
     def write(self, spec: GenerateSpec, output: Sequence[OutputToken], asked: TakeSnapshot) -> Manifest:
         """The snapshot of a choice with that output."""
-        snapshot_id = f"{next(_numbers):032x}"
+        snapshot_id = asked.snapshot_id
         computed = len(spec.prompt) + len(output) - 1
         about = from_json(asked.about, "about")
         assert isinstance(about, dict), "about is an object"

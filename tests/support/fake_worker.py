@@ -258,7 +258,9 @@ class FakeWorker(WorkerServicer):
         if self.refusals:
             self._note()
             await refuse(context, self.refusals.pop(0))
-        if spec.snapshot_id:
+        if spec.snapshot_id and not (
+            spec.snapshot_doubtful and spec.snapshot_id not in self.snapshots.folder.manifests
+        ):
             await self.snapshots.take_out(spec.snapshot_id, context)
         handle = Handle(next(self._handles))
         choice = FakeChoice(handle, spec, self._answer(spec), list(spec.emitted), len(spec.emitted))

@@ -35,13 +35,14 @@ asked = st.builds(
     copy=st.booleans(),
     served=uint32,
     about=st.binary(min_size=1, max_size=40),
+    snapshot_id=st.uuids().map(lambda one: one.hex),
 )
 taken = st.builds(SnapshotTaken, st.text(max_size=9), uint32, uint64)
 stored = st.builds(
     StoredSnapshot,
     snapshot_id=st.text(max_size=9),
     request_id=st.text(max_size=9),
-    kind=st.sampled_from(["export", "copy"]),
+    kind=st.sampled_from(["export", "copy", "periodic"]),
     created_s=st.floats(0, 1e11),
     bytes=uint64,
     computed=uint32,

@@ -1,6 +1,7 @@
 """The right to continue a snapshot: at most one process has it at a time, and it ends unless renewed."""
 
 import secrets
+from dataclasses import replace
 
 from segue.errors import SnapshotNotFound
 from segue.state.snapshot.claim_record import (
@@ -13,7 +14,8 @@ from segue.state.snapshot.claim_record import (
 )
 from segue.state.snapshot.disk import disk_errors, remove_folder
 from segue.state.snapshot.ground import Ground, claimed, is_committed, withdraw
-from segue.state.snapshot.names import CLAIM
+from segue.state.snapshot.names import CLAIM, is_id
+from segue.state.snapshot.spent import spend
 
 
 class Claim:
@@ -40,7 +42,7 @@ class Claim:
         """Raises SnapshotClaimed when another has it now, SnapshotNotFound when it is gone, SnapshotFailed."""
         with self._ground.lock.held():
             self._require_mine()
-            renewed = ClaimRecord(self.owner, self._record.token, self._ground.clock() + self._ground.config.claim_s)
+            renewed = replace(self._record, until_s=self._ground.clock() + self._ground.config.claim_s)
             self._write(claim_bytes(renewed))
             self._record = renewed
 
@@ -53,13 +55,17 @@ class Claim:
     def consume(self) -> None:
         """The snapshot is used up: invisible by one step, then removed. Raises what `renew` does.
 
-        Only when this has returned may the request go on: whatever it raises, somebody else may continue the snapshot.
+        A note stays for its claimant, if one was named (see spent.py). Only when this has returned may the request go
+        on: whatever it raises, somebody else may continue the snapshot.
         """
         folder = self._ground.root / self.snapshot_id
         with self._ground.lock.held():
             self._require_mine()
             with disk_errors(f"cannot use up snapshot {self.snapshot_id}"):
-                withdraw(folder)
+                if self._record.claimant:
+                    spend(self._ground, self.snapshot_id, self._record.claimant)
+                else:
+                    withdraw(folder)
         remove_folder(folder)
 
     def _require_mine(self) -> None:
@@ -84,12 +90,13 @@ class Claim:
             write_claim(self._ground.root / self.snapshot_id / CLAIM, raw)
 
 
-def take_claim(ground: Ground, snapshot_id: str, owner: str) -> Claim:
+def take_claim(ground: Ground, snapshot_id: str, owner: str, claimant: str) -> Claim:
     """Raises SnapshotClaimed naming the owner, SnapshotNotFound or SnapshotFailed."""
+    assert not claimant or is_id(claimant), "a claimant is named as snapshots are"
     assert 0 < len(owner) <= OWNER_LENGTH_MAX, "an owner has a name, and not a long one"
     with ground.lock.held():
-        ground.require_unclaimed(snapshot_id)
-        record = ClaimRecord(owner, secrets.token_hex(16), ground.clock() + ground.config.claim_s)
+        ground.require_unclaimed(snapshot_id, claimant)
+        record = ClaimRecord(owner, secrets.token_hex(16), ground.clock() + ground.config.claim_s, claimant)
         claim = Claim(ground, snapshot_id, record)
         with disk_errors(f"cannot write the claim of snapshot {snapshot_id}"):
             write_claim(ground.root / snapshot_id / CLAIM, claim_bytes(record))

@@ -5,7 +5,7 @@ Whoever reads or writes it to decide something holds the folder's lock: of two w
 sees it.
 """
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from segue.errors import SnapshotManifestInvalid
@@ -19,15 +19,19 @@ UNCLAIMED = b" " * CLAIM_BYTES
 
 @dataclass(frozen=True, slots=True)
 class ClaimRecord:
-    """`token` tells this claim from a later one of the same owner; `until_s` is Unix time."""
+    """`token` tells this claim from a later one of the same owner; `until_s` is Unix time.
+
+    `claimant` is the continuation that it is for, empty where nobody said.
+    """
 
     owner: str
     token: str
     until_s: float
+    claimant: str = ""
 
 
 def claim_bytes(record: ClaimRecord) -> bytes:
-    raw = to_json({"owner": record.owner, "token": record.token, "until_s": record.until_s}).ljust(CLAIM_BYTES)
+    raw = to_json(asdict(record)).ljust(CLAIM_BYTES)
     assert len(raw) == CLAIM_BYTES, f"the owner '{record.owner}' does not fit"
     return raw
 
@@ -60,6 +64,7 @@ def _parsed(raw: bytes, where: str) -> ClaimRecord:
         owner=fields.text("owner", length_max=OWNER_LENGTH_MAX),
         token=fields.text("token", length_max=64),
         until_s=fields.number("until_s"),
+        claimant=fields.text("claimant", length_max=64),
     )
     fields.close()
     return record

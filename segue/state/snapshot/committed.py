@@ -24,12 +24,15 @@ class CommittedSnapshot:
         self._ground = ground
         self.manifest = manifest
 
-    def claim(self, owner: str) -> Claim:
+    def claim(self, owner: str, claimant: str = "") -> Claim:
         """Takes the right to continue it. `owner` is for people: at most 128 characters.
+
+        `claimant` names the continuation, by 32 hexadecimal digits that nobody else has: whoever names the same takes
+        its claim over at once.
 
         Raises SnapshotClaimed naming who has it and until when, SnapshotNotFound or SnapshotFailed.
         """
-        return take_claim(self._ground, self.manifest.snapshot_id, owner)
+        return take_claim(self._ground, self.manifest.snapshot_id, owner, claimant)
 
     def load(self, rank: int) -> dict[str, PayloadTensor]:
         """One rank's tensors by name, in memory of their own, every byte verified.

@@ -19,7 +19,8 @@ from segue.state.snapshot.committed import CommittedSnapshot, read_committed, re
 from segue.state.snapshot.config import SnapshotConfig
 from segue.state.snapshot.disk import disk_errors, folder_bytes, read_bounded, remove_folder
 from segue.state.snapshot.ground import Clock, Ground, is_committed, unix_time, withdraw
-from segue.state.snapshot.names import new_id
+from segue.state.snapshot.names import is_id, new_id
+from segue.state.snapshot.spent import forbid, remove_old_notes, spent_for
 from segue.state.snapshot.writer import SnapshotWriter
 
 # All that is done with a folder is found in its module.
@@ -77,17 +78,19 @@ class SnapshotFolder:
             raise ConfigError(f"snapshot.folder {config.folder} is not usable: {error}", param="folder") from error
         return SnapshotFolder(ground)
 
-    def begin(self, bytes_expected: int) -> SnapshotWriter:
+    def begin(self, bytes_expected: int, snapshot_id: str = "") -> SnapshotWriter:
         """Room for a snapshot of so many bytes of tensors, once those are removed that nobody needs.
 
-        Raises SnapshotFolderFull naming the limit, or SnapshotFailed.
+        It is called `snapshot_id` if whoever asked for it has drawn a name, which must be new. Raises
+        SnapshotFolderFull naming the limit, or SnapshotFailed.
         """
         assert bytes_expected >= 0, "a size is not negative"
+        assert not snapshot_id or is_id(snapshot_id), "no path is made of what is no id"
         self.sweep()
         ground = self._ground
         with ground.lock.held(), disk_errors(f"cannot begin a snapshot in {ground.root}"):
             self._require_room(bytes_expected)
-            return SnapshotWriter(ground, new_id(), bytes_expected)
+            return SnapshotWriter(ground, snapshot_id or new_id(), bytes_expected)
 
     def read(self, snapshot_id: str) -> CommittedSnapshot:
         """The snapshot with its manifest checked, its payloads not yet.
@@ -121,6 +124,21 @@ class SnapshotFolder:
                 withdraw(folder)
         remove_folder(folder)
 
+    def is_spent(self, snapshot_id: str, claimant: str) -> bool:
+        """Whether that claimant has used it up, not long ago. Raises SnapshotFailed."""
+        ground = self._ground
+        with ground.lock.held(), disk_errors(f"cannot look for snapshot {snapshot_id}"):
+            return is_id(snapshot_id) and claimant in spent_for(ground, snapshot_id)
+
+    def forbid(self, snapshot_id: str, claimant: str) -> bool:
+        """The request goes on without this snapshot: one that is not complete cannot be committed from now on.
+
+        False when it is complete, or another claimant used it up. Raises SnapshotFolderFull or SnapshotFailed.
+        """
+        ground = self._ground
+        with ground.lock.held(), disk_errors(f"cannot forbid snapshot {snapshot_id}"):
+            return is_id(snapshot_id) and forbid(ground, snapshot_id, claimant)
+
     def sweep(self) -> int:
         """Removes what expired unclaimed and what a writer or a removal that died left; tells how many.
 
@@ -128,6 +146,7 @@ class SnapshotFolder:
         """
         with self._ground.lock.held(), disk_errors(f"cannot sweep {self._ground.root}"):
             useless = withdraw_useless(self._ground)
+            remove_old_notes(self._ground)
         for folder in useless:
             remove_folder(folder)
         return len(useless)

@@ -41,13 +41,16 @@ class Ground:
         found = read_claim(self.root / snapshot_id / CLAIM, self.config.claim_s)
         return found if found is not None and found.until_s > self.clock() else None
 
-    def require_unclaimed(self, snapshot_id: str) -> None:
-        """Raises SnapshotClaimed, or SnapshotNotFound when the snapshot is gone. The caller holds the lock."""
+    def require_unclaimed(self, snapshot_id: str, claimant: str = "") -> None:
+        """Raises SnapshotClaimed, or SnapshotNotFound when the snapshot is gone. The caller holds the lock.
+
+        A claim for the same `claimant` is no obstacle: it tries again because its last try is lost.
+        """
         with disk_errors(f"cannot read the claim of snapshot {snapshot_id}"):
             if not is_committed(self.root / snapshot_id):
                 raise SnapshotNotFound(f"there is no snapshot {snapshot_id} any more")
             claim = self.standing_claim(snapshot_id)
-        if claim is not None:
+        if claim is not None and not (claimant and claim.claimant == claimant):
             raise claimed(snapshot_id, claim)
 
 

@@ -20,6 +20,7 @@ from segue.state.snapshot.marker import marker_of, seal
 from segue.state.snapshot.names import CLAIM, MANIFEST, MARKER, MARKER_COMING, WRITER_LOCK
 from segue.state.snapshot.payload import PayloadFile, PayloadTensor
 from segue.state.snapshot.payload_file import write_payload
+from segue.state.snapshot.spent import spent_for
 
 
 class SnapshotWriter:
@@ -90,6 +91,8 @@ class SnapshotWriter:
     def _show(self) -> None:
         # Nobody claims, reads on or sweeps it between the rename and the word that the rename is on the disk.
         with self._ground.lock.held(), disk_errors(f"cannot commit snapshot {self.snapshot_id} in {self._ground.root}"):
+            if spent_for(self._ground, self.snapshot_id):
+                raise SnapshotFailed(f"snapshot {self.snapshot_id} comes too late: its request goes on without it")
             (self._folder / MARKER_COMING).rename(self._folder / MARKER)
             try:
                 sync_folder(self._folder)

@@ -68,7 +68,7 @@ class Room:
 
     def take(self, handle: Handle, *, copy: bool = False, served: int = 0) -> Written:
         """A snapshot of a request, as it stands now. Raises what kept it from being taken."""
-        command = TakeSnapshot(handle, 0, copy, served, {})
+        command = TakeSnapshot(handle, 0, "copy" if copy else "export", served, {})
         self.exports.ask(command)
         self.exports.turn()
         self.writing.finish()
@@ -79,12 +79,15 @@ class Room:
         return command.answer.result(timeout=0)
 
     def open(self, spec: GenerateSpec, snapshot_id: str, emitted: list[int]) -> Restored:
-        return self.restoring.open(replace(spec, snapshot_id=snapshot_id, emitted=tuple(emitted)))
+        restored = self.restoring.open(replace(spec, snapshot_id=snapshot_id, emitted=tuple(emitted)))
+        assert restored is not None
+        return restored
 
     def restore(self, spec: GenerateSpec, snapshot_id: str, emitted: list[int], handle: int = 1) -> Handle:
         """Goes on from a snapshot."""
         asked = replace(spec, snapshot_id=snapshot_id, emitted=tuple(emitted))
         restored = self.restoring.open(asked)
+        assert restored is not None
         news = self.engine.restore(asked, Handle(handle), restored.image, restored.output)
         for one, token in zip(news.handles, news.tokens, strict=True):
             self.tokens.setdefault(one, []).append(token)
