@@ -8,18 +8,19 @@ from concurrent.futures import Future
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from decode_service.attachments import Attachments
-from decode_service.commands import Claim, Command, Depart, Report, Submit, WorkerFigures
+from decode_service.commands import Claim, Command, Depart, Report, WorkerFigures
 from decode_service.fetches import Fetches
 from decode_service.ledger import Ledger
 from decode_service.live import LiveRequest
 from decode_service.session import Session
 from decode_service.snapshots.commands import TakeSnapshot
-from decode_service.snapshots.restoring import Restored
 from decode_service.snapshots.service import Snapshots
 from decode_service.station import DecodeNews, DecodeStation
 from decode_service.stream import Stream, first_attach
+from decode_service.submissions import Submissions
 from kv_transfer.hosting.config import TransferConfig, WorkerConfig
 from kv_transfer.hosting.engine_thread import EngineThread
 from kv_transfer.hosting.exchange import Exchange
@@ -32,10 +33,10 @@ from kv_transfer.hosting.status import describe, worker_status
 from segue.batch.request import FinishReason
 from segue.batch.role import Role
 from segue.errors import (
-    Cancelled,
     InvalidRequest,
     RankLost,
     ServingError,
+    SnapshotFailed,
     SnapshotNotReady,
     SnapshotsOff,
     WorkerUnavailable,
@@ -98,8 +99,10 @@ class Worker:
         self._refusal: str | None = "the worker is still loading"
         self._identity: Identity | None = None
         self._over = False
+        self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._starting_afresh: asyncio.Task[None] | None = None
         self._idle = asyncio.Event()
+        self._taking = Submissions(worker_id, self._ledger, self._mailbox, snapshots, self._control, lambda: self._over)
         self._submissions: set[asyncio.Task[None]] = set()
         self._question: asyncio.Future[WorkerFigures] | None = None
 
@@ -129,6 +132,7 @@ class Worker:
                 self.worker_id, loaded.identity, loaded.built.storage, self._transfer, self._neighbours, self._tls
             )
             self._fetches = Fetches(self._exchange, self._mailbox.put, self._break, self._transfer)
+            self._taking.fetches = self._fetches
             self._servings = Servings(
                 self._exchange, self._transfer, self._named, self._claim, self._mailbox.put, self._break
             )
@@ -157,8 +161,13 @@ class Worker:
         )
         if self._ledger.find(asked.router_id, asked.handle, asked.attempt) is None or self._over:
             raise SnapshotNotReady(f"worker {self.worker_id} has no live request {asked.handle} of {asked.router_id}")
-        self._mailbox.put(command)
-        written = await asyncio.wrap_future(command.answer)
+        self._mailbox.offer(command)
+        answer = asyncio.wrap_future(command.answer)
+        first: set[asyncio.Future[Any]] = {answer, self._ended}
+        await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
+        if not answer.done():
+            raise SnapshotFailed(f"worker {self.worker_id} ended before the snapshot was durable")
+        written = answer.result()
         return SnapshotTaken(written.snapshot_id, written.computed, written.bytes)
 
     async def generate(self, spec: GenerateSpec) -> Handle:
@@ -171,7 +180,7 @@ class Worker:
         request, older = self._ledger.open(session, spec)
         if older is not None:
             self._control(Cancel(older.handle, older.attempt))
-        submission = asyncio.create_task(self._submit(spec, request))
+        submission = asyncio.create_task(self._taking.submit(spec, request))
         self._submissions.add(submission)
         submission.add_done_callback(self._submissions.discard)
         try:
@@ -262,6 +271,8 @@ class Worker:
     def _end_all(self, error: ServingError) -> None:
         """The engine is not listened to any more: every live request ends with `error`, every stream after it."""
         self._over = True
+        if not self._ended.done():
+            self._ended.set_result(None)
         self._outlet.close()
         self._attachments.end_grace()
         for request in self._ledger.live:
@@ -313,53 +324,6 @@ class Worker:
         if not self.broken.done():
             self.broken.set_result(error)
 
-    async def _submit(self, spec: GenerateSpec, request: LiveRequest) -> None:
-        restored: Restored | None = None
-        if self._fetches is not None:
-            self._fetches.prepare(request.handle, spec)
-        try:
-            restored = await self._opened(spec, request)
-            submit = Submit(spec, request.handle, restored)
-            self._mailbox.offer(submit)
-            awaited = await asyncio.wrap_future(submit.accepted)
-        except ServingError:
-            self._ledger.refuse(request)
-            if self._fetches is not None:
-                self._fetches.forget(request.handle)
-            if restored is not None:
-                await self.snapshots.release(restored)
-            raise
-        self._ledger.accept(request)
-        if restored is not None:
-            await self._consume(restored, request)
-        if self._fetches is None:
-            return
-        if awaited:
-            self._fetches.start(request.handle)
-        else:
-            self._fetches.forget(request.handle)
-
-    async def _opened(self, spec: GenerateSpec, request: LiveRequest) -> Restored | None:
-        """The snapshot that a request goes on from, if it does. Raises what is wrong with one that was named."""
-        if self._snapshots is None and not spec.snapshot_id:
-            return None
-        restored = await self.snapshots.opened(spec)
-        if restored is not None and (request.leaving or self._over):
-            await self.snapshots.release(restored)
-            raise Cancelled(f"the router left while a snapshot of request {spec.request_id} was opened")
-        return restored
-
-    async def _consume(self, restored: Restored, request: LiveRequest) -> None:
-        """The engine has it: nobody else may go on from the snapshot, or this request does not go on either."""
-        try:
-            await self.snapshots.consume(restored)
-        except ServingError as error:
-            self._control(Cancel(request.handle, request.attempt))
-            if restored.named:
-                raise
-            # It had only been found: the request can go on without it.
-            raise WorkerUnavailable(f"worker {self.worker_id} has lost a copy: {error.message}") from error
-
     def _station(self, loaded: Loaded) -> DecodeStation:
         """On the engine thread."""
         if self._snapshots is None:
@@ -379,7 +343,8 @@ class Worker:
         if not (self._draining and session.elsewhere) or self._servings is None:
             return
         for request in session.live:
-            if not request.departing:
+            # The engine knows no other ones; they are asked again at the next sign of life.
+            if request.accepted and not request.departing:
                 request.departing = True
                 self._mailbox.put(Depart(request.handle, request.attempt))
 

@@ -96,7 +96,7 @@ class Link:
             raise WorkerUnavailable(f"worker {self.address} is {self.state}")
         epoch = self._epoch
         # A task of its own: a client that leaves meanwhile must not leave an accepted request behind.
-        call = asyncio.create_task(self._client.generate(spec, self._config.call_timeout_s))
+        call = asyncio.create_task(self._client.generate(spec, self._timeout_s(spec)))
         self._calls.add(call)
         self._mail.expect()
         try:
@@ -115,6 +115,11 @@ class Link:
             raise WorkerUnavailable(f"the session with worker {self.address} broke while it accepted the request")
         self._mail.open(handle, inbox)
         self._mail.expected()
+
+    def _timeout_s(self, spec: GenerateSpec) -> float:
+        """A worker may have to read a whole state from its disk before it accepts."""
+        copies = bool(spec.emitted) and self.description is not None and self.description.snapshots
+        return self._config.snapshot_timeout_s if spec.snapshot_id or copies else self._config.call_timeout_s
 
     def _abandon(self, call: asyncio.Task[Handle], attempt: int) -> None:
         """The caller left while the worker was deciding: an acceptance is taken back."""

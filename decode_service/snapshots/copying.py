@@ -55,15 +55,18 @@ class Copies:
         self._copied: dict[Handle, _Copied] = {}
 
     def turn(self) -> None:
-        """Takes the copies that are due, between two steps."""
-        now = self._clock()
+        """Takes the copy that is due for longest, between two steps: one, because every stream waits for it."""
+        now, due = self._clock(), list[tuple[float, Request, _Copied]]()
         for request in self._engine.live_requests():
             if request.phase is not Phase.DECODING or request.pinned:
                 continue
-            # Output that came with it counts: whatever it was continued from is used up, and would be lost again.
-            copied = self._copied.setdefault(request.handle, _Copied(0, now))
-            if not copied.under_way and self._due(request, copied, now) and not self._take(request, copied, now):
-                return
+            # Counted from the output that came with it: what a continuation brings along costs nothing again.
+            copied = self._copied.setdefault(request.handle, _Copied(len(request.output), now))
+            if not copied.under_way and (overdue := self._overdue(request, copied, now)) >= 1:
+                due.append((overdue, request, copied))
+        if due:
+            _, request, copied = max(due, key=lambda one: one[0])
+            self._take(request, copied, now)
 
     def ended(self, handle: Handle) -> None:
         """Nobody will go on from a request's copy."""
@@ -75,23 +78,25 @@ class Copies:
             del self._copied[handle]
             self._discard(copied.snapshot_id)
 
-    def _due(self, request: Request, copied: _Copied, now: float) -> bool:
-        if self._every_tokens and len(request.output) - copied.tokens >= self._every_tokens:
-            return True
-        return bool(self._every_s) and now - copied.at >= self._every_s and len(request.output) > copied.tokens
+    def _overdue(self, request: Request, copied: _Copied, now: float) -> float:
+        """What has passed since the last copy, in intervals; 0 when nothing was put out since."""
+        tokens = len(request.output) - copied.tokens
+        if tokens <= 0:
+            return 0.0
+        by_tokens = tokens / self._every_tokens if self._every_tokens else 0.0
+        return max(by_tokens, (now - copied.at) / self._every_s if self._every_s else 0.0)
 
-    def _take(self, request: Request, copied: _Copied, now: float) -> bool:
-        """False when no more can be taken now."""
+    def _take(self, request: Request, copied: _Copied, now: float) -> None:
         command = TakeSnapshot(request.handle, request.attempt, kind="periodic", served=0, about={})
         command.answer.set_running_or_notify_cancel()
         try:
             self._exports.take(command)
         except SnapshotNotReady:
-            return False
+            # Too many wait to be written: it stays due.
+            return
         copied.tokens, copied.at, copied.under_way = len(request.output), now, True
         handle = request.handle
         command.answer.add_done_callback(lambda answer: self._done(handle, answer))
-        return True
 
     def _done(self, handle: Handle, answer: "Future[Written]") -> None:
         copied = self._copied[handle]

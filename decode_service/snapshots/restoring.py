@@ -59,7 +59,7 @@ class Restoring:
         _require_request(manifest, spec)
         claim = snapshot.claim(self._owner, spec.claimant)
         try:
-            image = self._load(snapshot)
+            image = self._load(snapshot, claim)
         except BaseException:
             claim.release()
             raise
@@ -89,9 +89,13 @@ class Restoring:
         # It has just been committed; or it is somebody else's.
         return self._folder.read(spec.snapshot_id)
 
-    def _load(self, snapshot: CommittedSnapshot) -> StateImage:
-        state = snapshot.manifest.state
-        return StateImage(state.computed, tuple(snapshot.load(rank) for rank in range(state.tp_size)))
+    def _load(self, snapshot: CommittedSnapshot, claim: Claim) -> StateImage:
+        state, ranks = snapshot.manifest.state, []
+        for rank in range(state.tp_size):
+            ranks.append(snapshot.load(rank))
+            # A large state takes a while to read.
+            claim.renew()
+        return StateImage(state.computed, tuple(ranks))
 
     def _require_form(self, manifest: Manifest) -> None:
         """Raises SnapshotLayoutMismatch unless the payloads have exactly the tensors that the state is made of."""

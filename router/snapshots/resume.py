@@ -103,7 +103,7 @@ class Resume:
             emitted=stored.output,
             snapshot=KeptSnapshot(found.manifest.snapshot_id, frozenset(found.addresses)),
         )
-        dispatch = Dispatch(spec, shell.fleet, shell.config, shell.metrics.continued)
+        dispatch = Dispatch(spec, shell.fleet, shell.config, shell.metrics.continued, shell.metrics.switched)
         choice = Choice(0, 0, dispatch, stored.text, stored.earlier)
         form = format_of(about.endpoint, about.heading, about.include_usage)
         response = Response([choice], [len(request.prompt)], form, shell.metrics, about.heading.model)

@@ -85,6 +85,9 @@ class Scheduler:
         """
         assert self.retraction is not None, "a worker without retraction brings nobody back"
         self._validate(request)
+        # What waits in host memory is no more than the device itself might hold.
+        if (waiting := self.retraction.waiting_count) >= self._limits.max_running:
+            raise QueueFull(f"{waiting} requests wait to come back to the device already; retry later")
         self.retraction.enter(request, backup)
 
     def drop(self, request: Request) -> None:
