@@ -14,7 +14,7 @@ from decode_service.snapshots.images import StateImages
 from decode_service.snapshots.writing import SnapshotWriting, Written
 from segue.batch.request import Request
 from segue.engine import Engine
-from segue.errors import ServingError, SnapshotFailed, SnapshotNotReady
+from segue.errors import ServingError, SnapshotNotReady
 from segue.ids import Handle
 from segue.state.snapshot.manifest import ManifestRequest, ManifestState, OutputToken
 from segue.wire import SnapshotFigures, sampling_to_json
@@ -163,7 +163,5 @@ class Exports:
 
 
 def _outcome(asked: TakeSnapshot, future: "Future[Written]") -> SnapshotDone:
-    if future.cancelled():
-        return SnapshotDone(asked, None, SnapshotFailed("the worker ends before the snapshot was written"))
     error = future.exception()
     return SnapshotDone(asked, future.result() if error is None else None, error)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 
 from decode_service.snapshots.images import StateImage
-from segue.errors import SnapshotError, SnapshotNotReady
+from segue.errors import SnapshotError, SnapshotFailed, SnapshotNotReady
 from segue.state.snapshot.folder import SnapshotFolder
 from segue.state.snapshot.manifest import FORMAT_VERSION, Manifest, ManifestRequest, ManifestState
 
@@ -35,6 +35,7 @@ class SnapshotWriting:
         self._clock = clock
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="snapshots")
         self._under_way = 0
+        self._closing = False
 
     def require_room(self) -> None:
         """Raises SnapshotNotReady when too many images wait already."""
@@ -64,8 +65,9 @@ class SnapshotWriting:
         self._pool.submit(lambda: None).result()
 
     def close(self) -> None:
-        """Whatever is being written is finished, nothing else is begun."""
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        """Whatever is being written is finished, no other write is begun, and what nobody needs is still removed."""
+        self._closing = True
+        self._pool.shutdown(wait=True)
 
     def _done(self, _: "Future[Written]") -> None:
         self._under_way -= 1
@@ -78,6 +80,8 @@ class SnapshotWriting:
             log.info("snapshot %s was not deleted: %s", snapshot_id, error.message)
 
     def _write(self, image: StateImage, request: ManifestRequest, state: ManifestState, snapshot_id: str) -> Written:
+        if self._closing:
+            raise SnapshotFailed("the worker ends before the snapshot was written")
         with self._folder.begin(image.bytes, snapshot_id) as writer:
             payloads = tuple(writer.write_rank(rank, [*payload.values()]) for rank, payload in enumerate(image.ranks))
             manifest = Manifest(

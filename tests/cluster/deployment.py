@@ -82,8 +82,15 @@ class Deployment:
         return [name for name in ("prefill", "decode", "both") if self.ready(name)]
 
     def status(self, role: str) -> WorkerStatus:
-        """What the worker of a role says of itself."""
-        with grpc.insecure_channel(self.ready(role)[-1][0]) as channel:
+        """What the worker of a role says of itself, that which started last if there are several."""
+        return self._status(self.ready(role)[-1][0])
+
+    def every_status(self, role: str) -> list[WorkerStatus]:
+        """What all workers of a role say of themselves; without Ray, where they come back under their addresses."""
+        return [self._status(address) for address in dict(self.ready(role))]
+
+    def _status(self, address: str) -> WorkerStatus:
+        with grpc.insecure_channel(address) as channel:
             call = channel.unary_unary(
                 "/segue.v1.Worker/Status",
                 request_serializer=pb.StatusRequest.SerializeToString,

@@ -1,0 +1,244 @@
+"""Snapshots through `segue serve` as its manual walks through them, and with workers that are killed on the way."""
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import orjson
+import pytest
+
+from segue.state.snapshot.names import is_id
+from tests.cluster.command import segue
+from tests.cluster.deployment import Deployment, deployed
+from tests.cluster.test_faults import until_readiness
+
+KEY = "0123456789abcdef0123456789abcdef"
+ADMIN = {"authorization": f"Bearer {KEY}"}
+POINTS = 20
+# A process that is killed again and again has not died of itself.
+PATIENT = ("serve.quick_death_s=0.001", "snapshot.claim_s=3", "router.placement_wait_s=20")
+
+
+@dataclass
+class Reading:
+    """A stream of text, which may end in a snapshot."""
+
+    text: str = ""
+    reason: str = ""
+    snapshot_id: str = ""
+    status: int = 0
+    error: str = ""
+    first: threading.Event | None = None
+
+    def take(self, answer: httpx.Response, enough: int) -> None:
+        self.status = answer.status_code
+        if answer.status_code != 200:
+            self.error = orjson.loads(answer.read())["error"]["code"]
+            return
+        for line in answer.iter_lines():
+            if not line.startswith("data: {"):
+                continue
+            said = orjson.loads(line[6:])
+            assert "error" not in said, said
+            for choice in said["choices"]:
+                self.text += choice.get("text") or choice.get("delta", {}).get("content") or ""
+                self.reason = choice["finish_reason"] or self.reason
+                self.snapshot_id = choice.get("snapshot_id") or self.snapshot_id
+            if self.first is not None and len(self.text) >= enough:
+                self.first.set()
+
+
+def body(max_tokens: int, words: int = 1) -> dict[str, object]:
+    prompt = "Ann has 3 apples and 4 pears. " * words + "How many fruits has she?"
+    return {
+        "model": "segue-zoo",
+        "prompt": prompt,
+        "stream": True,
+        "ignore_eos": True,
+        "max_tokens": max_tokens,
+        "seed": 7,
+        "temperature": 0.8,
+    }
+
+
+@contextmanager
+def http(deployment: Deployment) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=deployment.url, timeout=120) as client:
+        yield client
+
+
+def ask(client: httpx.Client, asked: dict[str, object], name: str, read: Reading, enough: int = 40) -> Reading:
+    with client.stream("POST", "/v1/completions", json=asked, headers={"x-request-id": name}) as answer:
+        read.take(answer, enough)
+    return read
+
+
+def begun(read: Reading) -> None:
+    """Waits until enough of it has come."""
+    assert read.first is not None
+    assert read.first.wait(60), read
+
+
+def resume(client: httpx.Client, snapshot_id: str) -> Reading:
+    read, path = Reading(), f"/v1/snapshots/{snapshot_id}/resume"
+    with client.stream("POST", path, json={"stream": True}, headers=ADMIN) as answer:
+        read.take(answer, 0)
+    return read
+
+
+def listed(client: httpx.Client) -> list[str]:
+    answer = client.get("/v1/snapshots", headers=ADMIN)
+    assert answer.status_code == 200, answer.text
+    return [one["id"] for one in answer.json()["snapshots"]]
+
+
+def snapshots_in(folder: Path) -> list[str]:
+    return [entry.name for entry in folder.iterdir() if is_id(entry.name)]
+
+
+def settings(folder: Path, *more: str) -> tuple[str, ...]:
+    return (f"snapshot.folder={folder}", f"router.admin_key={KEY}", *more)
+
+
+def test_the_walk_of_the_manual(tmp_path: Path) -> None:
+    folder, key = tmp_path / "snapshots", tmp_path / "admin.key"
+    folder.mkdir(mode=0o700)
+    key.write_text(KEY + "\n")
+    asked = body(900)
+
+    def said(deployment: Deployment, *command: str, code: int = 0) -> str:
+        ended = segue("snapshot", *command, "--url", deployment.url, "--admin-key-file", str(key))
+        assert ended.returncode == code, ended.stderr
+        return ended.stdout if code == 0 else ended.stderr
+
+    with deployed(*settings(folder)) as deployment, http(deployment) as client, ThreadPoolExecutor(1) as beside:
+        until_readiness(deployment, 200)
+        undisturbed = ask(client, asked, "whole", Reading())
+        first = Reading(first=threading.Event())
+        asking = beside.submit(ask, client, asked, "walk", first)
+        begun(first)
+        snapshot_id = said(deployment, "export", "walk").split()[0]
+        asking.result(30)
+        assert (first.reason, first.snapshot_id) == ("snapshot", snapshot_id)
+        assert snapshot_id in said(deployment, "list")
+        assert "walk" in said(deployment, "inspect", snapshot_id)
+        assert "every digest is right" in said(deployment, "verify", snapshot_id)
+        assert "walk" in said(deployment, "export", "walk", code=1)
+        deployment.emptied()
+    assert snapshots_in(folder) == [snapshot_id]
+    with deployed(*settings(folder)) as deployment:
+        until_readiness(deployment, 200)
+        rest = said(deployment, "resume", snapshot_id, "--stream")
+        assert first.text + rest.removesuffix("\n") == undisturbed.text
+        assert "snapshot" in said(deployment, "resume", snapshot_id, code=1)
+        deployment.emptied()
+    assert snapshots_in(folder) == []
+
+
+def test_a_killed_worker_costs_no_more_than_what_came_after_the_last_copy(tmp_path: Path) -> None:
+    asked = body(600)
+    every = settings(tmp_path, "prefill.replicas=1", "decode.replicas=2", "snapshot.every_tokens=25")
+    with deployed(*every) as deployment, http(deployment) as client, ThreadPoolExecutor(6) as beside:
+        until_readiness(deployment, 200)
+        undisturbed = ask(client, asked, "whole", Reading())
+        reads = [Reading(first=threading.Event()) for _ in range(6)]
+        asking = [beside.submit(ask, client, asked, f"stream-{n}", read, 200) for n, read in enumerate(reads)]
+        for read in reads:
+            begun(read)
+        starts = deployment.kill("decode")
+        for each in asking:
+            each.result(100)
+        assert [read.text for read in reads] == [undisturbed.text] * 6
+        deployment.restarted("decode", starts)
+        deployment.emptied()
+        status = deployment.every_status("decode")
+        assert sum(one.retraction.restored for one in status) > 0
+        # Nothing was computed again but what came after a copy: none of these prompts, and no whole output.
+        extended = sum(one.prefill_tokens for one in status)
+        assert extended <= 2 * 25 * sum(one.retraction.restored for one in status)
+    assert snapshots_in(tmp_path) == []
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_killed_while_it_exports(tmp_path: Path) -> None:
+    """Before the marker there is no snapshot, and the stream goes on; after it there is one, and that goes on, once."""
+    asked, outcomes = body(300, words=60), []
+    with deployed(*settings(tmp_path, *PATIENT)) as deployment, http(deployment) as client:
+        until_readiness(deployment, 200)
+        undisturbed = ask(client, asked, "whole", Reading())
+        for point in range(POINTS):
+            until_readiness(deployment, 200)
+            first = Reading(first=threading.Event())
+            name = f"export-{point}"
+            with ThreadPoolExecutor(2) as beside:
+                asking = beside.submit(ask, client, asked, name, first)
+                begun(first)
+                taking = beside.submit(
+                    client.post, f"/v1/requests/{name}/snapshot", json={"copy": False}, headers=ADMIN
+                )
+                # Where it is hit is a matter of chance: of these moments some lie before the marker, some behind it.
+                threading.Event().wait(0.004 * point)
+                starts = deployment.kill("decode")
+                asking.result(100)
+                taken = taking.result(100)
+            deployment.restarted("decode", starts)
+            until_readiness(deployment, 200)
+            if first.reason == "snapshot":
+                assert listed(client) == [first.snapshot_id]
+                second = resume(client, first.snapshot_id)
+                assert first.text + second.text == undisturbed.text
+                assert resume(client, first.snapshot_id).error == "snapshot_not_found"
+            else:
+                assert (first.reason, first.text) == ("length", undisturbed.text)
+                assert taken.status_code != 200
+            outcomes.append(first.reason)
+            assert listed(client) == []
+            deployment.emptied()
+        # The next export sweeps.
+        with ThreadPoolExecutor(1) as beside:
+            last = Reading(first=threading.Event())
+            asking = beside.submit(ask, client, asked, "last", last)
+            begun(last)
+            assert client.post("/v1/requests/last/snapshot", json={}, headers=ADMIN).status_code == 200
+            asking.result(30)
+        assert snapshots_in(tmp_path) == [last.snapshot_id]
+    print(outcomes)
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_killed_while_it_resumes(tmp_path: Path) -> None:
+    """Whoever asked gets all of the rest, or an error before the first byte, and then the snapshot is still whole."""
+    asked, outcomes = body(300, words=60), []
+    with deployed(*settings(tmp_path, *PATIENT)) as deployment, http(deployment) as client:
+        until_readiness(deployment, 200)
+        undisturbed = ask(client, asked, "whole", Reading())
+        for point in range(POINTS):
+            until_readiness(deployment, 200)
+            first = Reading(first=threading.Event())
+            name = f"resume-{point}"
+            with ThreadPoolExecutor(1) as beside:
+                asking = beside.submit(ask, client, asked, name, first)
+                begun(first)
+                taken = client.post(f"/v1/requests/{name}/snapshot", json={"copy": False}, headers=ADMIN)
+                assert taken.status_code == 200, taken.text
+                asking.result(30)
+                resuming = beside.submit(resume, client, first.snapshot_id)
+                threading.Event().wait(0.004 * point)
+                starts = deployment.kill("decode")
+                second = resuming.result(100)
+            deployment.restarted("decode", starts)
+            until_readiness(deployment, 200)
+            outcomes.append(second.error or str(second.status))
+            if second.status != 200:
+                assert listed(client) == [first.snapshot_id]
+                second = resume(client, first.snapshot_id)
+            assert second.status == 200, second.error
+            assert first.text + second.text == undisturbed.text
+            assert resume(client, first.snapshot_id).error == "snapshot_not_found"
+            assert listed(client) == []
+            deployment.emptied()
+    print(outcomes)
