@@ -23,6 +23,7 @@ from segue.config import EngineConfig
 from segue.engine import Engine
 from segue.ids import Handle
 from segue.runner.context import Model, StepContext
+from segue.state.snapshot.config import SnapshotConfig
 from segue.weights.folder import ModelFolder
 from segue.wire import GenerateSpec, PoolStatus, WorkerStatus
 from tests.decode_service.gates import Gate
@@ -159,11 +160,12 @@ async def paired(
     prefill: dict[str, object] | None = None,
     decode: dict[str, object] | None = None,
     retraction: RetractionConfig | None = None,
+    snapshots: SnapshotConfig | None = None,
     **changes: object,
 ) -> AsyncIterator[Pair]:
     """A connected pair with digests on, both gates open.
 
-    `changes` are of both engines, `prefill` and `decode` of one.
+    `changes` are of both engines, `prefill` and `decode` of one. `snapshots` are the decode worker's.
     """
     transfer = TransferConfig(
         transports=transports,
@@ -174,7 +176,8 @@ async def paired(
         extend_tokens=extend_tokens,
     )
     neighbours = neighbours or Neighbours()
-    sender, receiver = PrefillHost(QUICK, transfer, neighbours), Host(QUICK, transfer, neighbours)
+    sender = PrefillHost(QUICK, transfer, neighbours)
+    receiver = Host(QUICK, transfer, neighbours, snapshots=snapshots)
     gates = Gate(), Gate()
     engines: list[Engine] = []
     theirs = loading(engine_config(folder, "prefill", **{**changes, **(prefill or {})}), gates[0])
