@@ -33,7 +33,7 @@ from kv_transfer.plan import Side
 from kv_transfer.receiver import Receiver
 from kv_transfer.reservations import Reservations
 from kv_transfer.sender_words import Granted, SenderEvent, Unpin, Unwanted
-from segue.batch.news import Ended, EngineNews
+from segue.batch.news import EngineNews
 from segue.batch.role import Role
 from segue.batch.suffix_costs import Rule
 from segue.engine import Engine
@@ -152,7 +152,6 @@ class DecodeStation:
             news_of_step = self._engine.commit(record)
             self._step = news_of_step.step
             self._news.append(news_of_step)
-            self._forget_copies(news_of_step.ended)
         self._busy = record is not None
         if self._intake is not None:
             self._intake.call_again()
@@ -237,7 +236,6 @@ class DecodeStation:
         """Ends outside of steps are news, and free what their senders were promised."""
         if ended := self._engine.take_ended():
             self._news.append(EngineNews(self._step, ended=ended))
-            self._forget_copies(ended)
         if self._intake is not None:
             for one in ended:
                 self._intake.ended(one.handle)
@@ -253,14 +251,17 @@ class DecodeStation:
             return figures
         return replace(figures, moved_out=self._departures.moved_out, moved_lost=self._departures.moved_lost)
 
-    def _forget_copies(self, ended: Sequence[Ended]) -> None:
+    def _forget_copies(self, news: Sequence[EngineNews]) -> None:
+        """Whatever told of an end: a step, a command, or a token that came from elsewhere."""
         if self._copies is not None:
-            for one in ended:
-                self._copies.ended(one.handle)
+            for one in news:
+                for ended in one.ended:
+                    self._copies.ended(ended.handle)
 
     def _take_news(self) -> DecodeNews | None:
         news = [one for one in self._news if not one.empty]
         self._news = []
+        self._forget_copies(news)
         if self._intake is None:
             return DecodeNews(news) if news else None
         replies = self._intake.take_replies()

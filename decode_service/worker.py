@@ -104,6 +104,7 @@ class Worker:
         self._idle = asyncio.Event()
         self._taking = Submissions(worker_id, self._ledger, self._mailbox, snapshots, self._control, lambda: self._over)
         self._submissions: set[asyncio.Task[None]] = set()
+        self._sweeping: asyncio.Task[None] | None = None
         self._question: asyncio.Future[WorkerFigures] | None = None
 
     @property
@@ -127,6 +128,8 @@ class Worker:
         thread.start()
         loaded = await asyncio.wrap_future(thread.built)
         self._identity = loaded.identity
+        if self._snapshots is not None:
+            self._sweeping = asyncio.create_task(self._snapshots.keep_clean())
         if loaded.built is not None and loaded.identity.facts.role is Role.DECODE:
             self._exchange = await Exchange.open(
                 self.worker_id, loaded.identity, loaded.built.storage, self._transfer, self._neighbours, self._tls
@@ -265,6 +268,8 @@ class Worker:
             await self._servings.close()
         if self._fetches is not None:
             await self._fetches.close()
+        if self._sweeping is not None:
+            self._sweeping.cancel()
         if self._snapshots is not None:
             await self._snapshots.close()
 

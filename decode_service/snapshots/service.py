@@ -23,6 +23,8 @@ from segue.wire import GenerateSpec, StoredSnapshot
 
 log = logging.getLogger(__name__)
 
+SWEEP_S = 60.0
+
 
 class Snapshots:
     """One folder. `exports` is called once, on the engine thread; everything else on the event loop."""
@@ -155,6 +157,15 @@ class Snapshots:
 
     async def delete(self, snapshot_id: str) -> None:
         await asyncio.to_thread(self._folder.delete, snapshot_id)
+
+    async def keep_clean(self) -> None:
+        """Removes what has expired and what dead writers left, now and then, until it is cancelled."""
+        while True:
+            try:
+                await asyncio.to_thread(self._folder.sweep)
+            except SnapshotError as error:
+                log.warning("the snapshot folder cannot be swept: %s", error.message)
+            await asyncio.sleep(SWEEP_S)
 
     async def close(self) -> None:
         """What is being written is finished."""

@@ -165,7 +165,7 @@ async def paired(
 ) -> AsyncIterator[Pair]:
     """A connected pair with digests on, both gates open.
 
-    `changes` are of both engines, `prefill` and `decode` of one.
+    `changes` are of both engines, `prefill` and `decode` of one. `snapshots` are the decode worker's.
     """
     transfer = TransferConfig(
         transports=transports,
@@ -176,7 +176,8 @@ async def paired(
         extend_tokens=extend_tokens,
     )
     neighbours = neighbours or Neighbours()
-    sender, receiver = PrefillHost(QUICK, transfer, neighbours), Host(QUICK, transfer, neighbours, snapshots=snapshots)
+    sender = PrefillHost(QUICK, transfer, neighbours)
+    receiver = Host(QUICK, transfer, neighbours, snapshots=snapshots)
     gates = Gate(), Gate()
     engines: list[Engine] = []
     theirs = loading(engine_config(folder, "prefill", **{**changes, **(prefill or {})}), gates[0])

@@ -1,6 +1,7 @@
 """The one configured folder of snapshots: room for new ones, those that are there, an end for those nobody needs."""
 
 import os
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -71,6 +72,12 @@ class SnapshotFolder:
             raise ConfigError(f"snapshot.folder {config.folder} is no folder", param="folder")
         if not os.access(ground.root, os.R_OK | os.W_OK | os.X_OK):
             raise ConfigError(f"snapshot.folder {config.folder} is not writable", param="folder")
+        if not config.key_file and ground.root.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise ConfigError(
+                f"snapshot.folder {config.folder} can be written by others, who could put snapshots there: take that "
+                "from them (chmod go-w), or set snapshot.key_file",
+                param="folder",
+            )
         try:
             with ground.lock.held():
                 pass
