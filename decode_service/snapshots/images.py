@@ -25,6 +25,9 @@ COVERAGE = Coverage("the snapshot", ComponentName.FULL, ComponentName.WINDOW, Co
 STORED_DTYPE = {DType.FLOAT32: "F32", DType.BFLOAT16: "BF16", DType.FLOAT16: "F16", DType.FLOAT8_E4M3: "F8_E4M3"}
 """Element types as safetensors files name them."""
 
+STAGING_BYTES = 32 << 20
+"""Device memory through which pages pass."""
+
 Payload = Mapping[str, PayloadTensor]
 """The tensors of one rank by name."""
 
@@ -148,36 +151,41 @@ class StateImages:
     def _pages(self, view: torch.Tensor, units: Sequence[int], one: Contents) -> torch.Tensor:
         """[page, group, token, ...] of some pages as [group, position, ...] in host memory."""
         bits, tokens = _bits(view), self._page_tokens
-        found = torch.empty(
-            (bits.shape[1], one.stop - one.start, *bits.shape[3:]), dtype=bits.dtype, device=bits.device
-        )
+        found = torch.empty((bits.shape[1], one.stop - one.start, *bits.shape[3:]), dtype=bits.dtype)
         index = torch.tensor(units, dtype=torch.int64, device=view.device)
-        for number, count, start, stop in _runs(one, tokens):
+        for number, count, start, stop in _runs(one, tokens, _staged(bits)):
             place = found.narrow(1, number * tokens + start - one.start % tokens, stop - start)
-            if stop - start == count * tokens:
-                target = place.unflatten(1, (count, tokens)).transpose(0, 1)
-                torch.index_select(bits, 0, index[number : number + count], out=target)
-            else:
+            if stop - start < count * tokens:
                 place.copy_(bits[units[number], :, start:stop])
-        return found.view(view.dtype).cpu()
+                continue
+            target, chosen = place.unflatten(1, (count, tokens)).transpose(0, 1), index[number : number + count]
+            if bits.is_cuda:
+                target.copy_(bits.index_select(0, chosen))
+            else:
+                torch.index_select(bits, 0, chosen, out=target)
+        return found.view(view.dtype)
 
     def _put_pages(self, view: torch.Tensor, units: Sequence[int], one: Contents, groups: torch.Tensor) -> None:
         """The other way round; positions of these pages that are not in `one` become zero."""
-        tokens, target = self._page_tokens, _bits(view)
-        bits = _bits(groups).to(view.device)
+        tokens, target, bits = self._page_tokens, _bits(view), _bits(groups)
         index = torch.tensor(units, dtype=torch.int64, device=view.device)
-        for number, count, start, stop in _runs(one, tokens):
+        for number, count, start, stop in _runs(one, tokens, _staged(target)):
             place = bits.narrow(1, number * tokens + start - one.start % tokens, stop - start)
-            if stop - start == count * tokens:
-                pages = place.unflatten(1, (count, tokens)).transpose(0, 1)
-                target.index_copy_(0, index[number : number + count], pages)
-            else:
+            if stop - start < count * tokens:
                 page = target[units[number]]
                 page.zero_()
-                page[:, start:stop] = place
+                page[:, start:stop] = place.to(view.device)
+            else:
+                pages = place.unflatten(1, (count, tokens)).transpose(0, 1)
+                target.index_copy_(0, index[number : number + count], pages.to(view.device))
 
 
-def _runs(one: Contents, tokens: int) -> list[tuple[int, int, int, int]]:
+def _staged(pages: torch.Tensor) -> int:
+    """How many pages pass at once: on a device they need memory of it beside the arena's."""
+    return max(1, STAGING_BYTES // pages[0].nbytes) if pages.is_cuda else len(pages)
+
+
+def _runs(one: Contents, tokens: int, count_max: int) -> list[tuple[int, int, int, int]]:
     """Neighbouring pages that `one` covers alike: number of the first, how many, and what is covered, as offsets in
     the first one from its first token on: a run of whole pages goes beyond that page.
     """
@@ -189,9 +197,10 @@ def _runs(one: Contents, tokens: int) -> list[tuple[int, int, int, int]]:
         return [(0, 1, head, tail)]
     runs = [(0, 1, head, tokens)] if head else []
     begun = len(runs)
-    whole = last - first - begun + (tail == tokens)
-    if whole:
-        runs.append((begun, whole, 0, whole * tokens))
+    end = last - first + (tail == tokens)
+    for number in range(begun, end, count_max):
+        count = min(count_max, end - number)
+        runs.append((number, count, 0, count * tokens))
     if tail != tokens:
         runs.append((last - first, 1, 0, tail))
     return runs

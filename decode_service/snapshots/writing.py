@@ -1,6 +1,7 @@
 """Writes images of requests to the snapshot folder, one after another on a thread of its own; decides nothing."""
 
 import logging
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -34,7 +35,7 @@ class SnapshotWriting:
         self._folder = folder
         self._clock = clock
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="snapshots")
-        self._under_way = 0
+        self._under_way, self._counting = 0, threading.Lock()
         self._closing = False
 
     def require_room(self) -> None:
@@ -51,7 +52,8 @@ class SnapshotWriting:
 
         The future ends with what was written, or with the ServingError that kept it from being.
         """
-        self._under_way += 1
+        with self._counting:
+            self._under_way += 1
         future = self._pool.submit(self._write, image, request, state, snapshot_id)
         future.add_done_callback(self._done)
         return future
@@ -70,7 +72,8 @@ class SnapshotWriting:
         self._pool.shutdown(wait=True)
 
     def _done(self, _: "Future[Written]") -> None:
-        self._under_way -= 1
+        with self._counting:
+            self._under_way -= 1
 
     def _delete(self, snapshot_id: str) -> None:
         try:

@@ -71,7 +71,7 @@ def _tensor(value: object, where: str) -> TensorRecord:
         raise SnapshotManifestInvalid(f"{where} lies at {ends!r:.80}, which does not fit its type and shape")
     digest = fields.text("digest", length_max=64)
     if not _DIGEST.fullmatch(digest):
-        raise SnapshotManifestInvalid(f"{where}.digest is not a SHA-256 in hexadecimal")
+        raise SnapshotManifestInvalid(f"{where}.digest is not a digest in hexadecimal")
     fields.close()
     return TensorRecord(name, dtype, shape, ends[0], ends[1], digest)
 
