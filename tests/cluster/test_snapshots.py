@@ -197,7 +197,7 @@ def test_a_worker_that_is_killed_while_it_exports(kept: Kept, point: int) -> Non
         begun(first)
         taking = beside.submit(client.post, f"/v1/requests/{name}/snapshot", json={"copy": False}, headers=ADMIN)
         # Where it is hit is a matter of chance: of these moments some lie before the marker, some behind it.
-        threading.Event().wait(0.004 * point)
+        threading.Event().wait(0.008 * point)
         starts = deployment.kill("decode")
         asking.result(100)
         taken = taking.result(100)
@@ -231,7 +231,7 @@ def test_a_worker_that_is_killed_while_it_resumes(kept: Kept, point: int) -> Non
         assert taken.status_code == 200, taken.text
         asking.result(30)
         resuming = beside.submit(resume, client, first.snapshot_id)
-        threading.Event().wait(0.004 * point)
+        threading.Event().wait(0.008 * point)
         starts = deployment.kill("decode")
         second = resuming.result(100)
     deployment.restarted("decode", starts)
