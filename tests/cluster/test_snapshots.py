@@ -11,6 +11,8 @@ import httpx
 import orjson
 import pytest
 
+from segue.state.snapshot.config import SnapshotConfig
+from segue.state.snapshot.folder import SnapshotFolder
 from segue.state.snapshot.names import is_id
 from tests.cluster.command import segue
 from tests.cluster.deployment import Deployment, deployed
@@ -149,6 +151,7 @@ def test_a_killed_worker_costs_no_more_than_what_came_after_the_last_copy(tmp_pa
         asking = [beside.submit(ask, client, asked, f"stream-{n}", read, 200) for n, read in enumerate(reads)]
         for read in reads:
             begun(read)
+        prompts = deployment.status("prefill").prefill_tokens
         starts = deployment.kill("decode")
         for each in asking:
             each.result(100)
@@ -157,88 +160,90 @@ def test_a_killed_worker_costs_no_more_than_what_came_after_the_last_copy(tmp_pa
         deployment.emptied()
         status = deployment.every_status("decode")
         assert sum(one.retraction.restored for one in status) > 0
+        assert deployment.status("prefill").prefill_tokens == prompts
         # Nothing was computed again but what came after a copy: none of these prompts, and no whole output.
         extended = sum(one.prefill_tokens for one in status)
         assert extended <= 2 * 25 * sum(one.retraction.restored for one in status)
     assert snapshots_in(tmp_path) == []
 
 
+@dataclass
+class Kept:
+    """A deployment that keeps snapshots, and the answer that every request here gets."""
+
+    deployment: Deployment
+    client: httpx.Client
+    folder: Path
+    asked: dict[str, object]
+    answer: str
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kept]:
+    folder, asked = tmp_path_factory.mktemp("snapshots"), body(300, words=60)
+    with deployed(*settings(folder, *PATIENT)) as deployment, http(deployment) as client:
+        until_readiness(deployment, 200)
+        yield Kept(deployment, client, folder, asked, ask(client, asked, "whole", Reading()).text)
+
+
 @pytest.mark.slow
-def test_a_worker_that_is_killed_while_it_exports(tmp_path: Path) -> None:
+@pytest.mark.parametrize("point", range(POINTS))
+def test_a_worker_that_is_killed_while_it_exports(kept: Kept, point: int) -> None:
     """Before the marker there is no snapshot, and the stream goes on; after it there is one, and that goes on, once."""
-    asked, outcomes = body(300, words=60), []
-    with deployed(*settings(tmp_path, *PATIENT)) as deployment, http(deployment) as client:
-        until_readiness(deployment, 200)
-        undisturbed = ask(client, asked, "whole", Reading())
-        for point in range(POINTS):
-            until_readiness(deployment, 200)
-            first = Reading(first=threading.Event())
-            name = f"export-{point}"
-            with ThreadPoolExecutor(2) as beside:
-                asking = beside.submit(ask, client, asked, name, first)
-                begun(first)
-                taking = beside.submit(
-                    client.post, f"/v1/requests/{name}/snapshot", json={"copy": False}, headers=ADMIN
-                )
-                # Where it is hit is a matter of chance: of these moments some lie before the marker, some behind it.
-                threading.Event().wait(0.004 * point)
-                starts = deployment.kill("decode")
-                asking.result(100)
-                taken = taking.result(100)
-            deployment.restarted("decode", starts)
-            until_readiness(deployment, 200)
-            if first.reason == "snapshot":
-                assert listed(client) == [first.snapshot_id]
-                second = resume(client, first.snapshot_id)
-                assert first.text + second.text == undisturbed.text
-                assert resume(client, first.snapshot_id).error == "snapshot_not_found"
-            else:
-                assert (first.reason, first.text) == ("length", undisturbed.text)
-                assert taken.status_code != 200
-            outcomes.append(first.reason)
-            assert listed(client) == []
-            deployment.emptied()
-        # The next export sweeps.
-        with ThreadPoolExecutor(1) as beside:
-            last = Reading(first=threading.Event())
-            asking = beside.submit(ask, client, asked, "last", last)
-            begun(last)
-            assert client.post("/v1/requests/last/snapshot", json={}, headers=ADMIN).status_code == 200
-            asking.result(30)
-        assert snapshots_in(tmp_path) == [last.snapshot_id]
-    print(outcomes)
+    deployment, client, first = kept.deployment, kept.client, Reading(first=threading.Event())
+    name = f"export-{point}"
+    with ThreadPoolExecutor(2) as beside:
+        asking = beside.submit(ask, client, kept.asked, name, first)
+        begun(first)
+        taking = beside.submit(client.post, f"/v1/requests/{name}/snapshot", json={"copy": False}, headers=ADMIN)
+        # Where it is hit is a matter of chance: of these moments some lie before the marker, some behind it.
+        threading.Event().wait(0.008 * point)
+        starts = deployment.kill("decode")
+        asking.result(100)
+        taken = taking.result(100)
+    deployment.restarted("decode", starts)
+    until_readiness(deployment, 200)
+    print(point, first.reason, taken.status_code)
+    if first.reason == "snapshot":
+        assert listed(client) == [first.snapshot_id]
+        second = resume(client, first.snapshot_id)
+        assert first.text + second.text == kept.answer
+        assert resume(client, first.snapshot_id).error == "snapshot_not_found"
+    else:
+        assert (first.reason, first.text) == ("length", kept.answer)
+        assert taken.status_code != 200
+    assert listed(client) == []
+    deployment.emptied()
+    SnapshotFolder.open(SnapshotConfig(folder=str(kept.folder))).sweep()
+    assert snapshots_in(kept.folder) == []
 
 
 @pytest.mark.slow
-def test_a_worker_that_is_killed_while_it_resumes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("point", range(POINTS))
+def test_a_worker_that_is_killed_while_it_resumes(kept: Kept, point: int) -> None:
     """Whoever asked gets all of the rest, or an error before the first byte, and then the snapshot is still whole."""
-    asked, outcomes = body(300, words=60), []
-    with deployed(*settings(tmp_path, *PATIENT)) as deployment, http(deployment) as client:
-        until_readiness(deployment, 200)
-        undisturbed = ask(client, asked, "whole", Reading())
-        for point in range(POINTS):
-            until_readiness(deployment, 200)
-            first = Reading(first=threading.Event())
-            name = f"resume-{point}"
-            with ThreadPoolExecutor(1) as beside:
-                asking = beside.submit(ask, client, asked, name, first)
-                begun(first)
-                taken = client.post(f"/v1/requests/{name}/snapshot", json={"copy": False}, headers=ADMIN)
-                assert taken.status_code == 200, taken.text
-                asking.result(30)
-                resuming = beside.submit(resume, client, first.snapshot_id)
-                threading.Event().wait(0.004 * point)
-                starts = deployment.kill("decode")
-                second = resuming.result(100)
-            deployment.restarted("decode", starts)
-            until_readiness(deployment, 200)
-            outcomes.append(second.error or str(second.status))
-            if second.status != 200:
-                assert listed(client) == [first.snapshot_id]
-                second = resume(client, first.snapshot_id)
-            assert second.status == 200, second.error
-            assert first.text + second.text == undisturbed.text
-            assert resume(client, first.snapshot_id).error == "snapshot_not_found"
-            assert listed(client) == []
-            deployment.emptied()
-    print(outcomes)
+    deployment, client, first = kept.deployment, kept.client, Reading(first=threading.Event())
+    name = f"resume-{point}"
+    with ThreadPoolExecutor(1) as beside:
+        asking = beside.submit(ask, client, kept.asked, name, first)
+        begun(first)
+        taken = client.post(f"/v1/requests/{name}/snapshot", json={"copy": False}, headers=ADMIN)
+        assert taken.status_code == 200, taken.text
+        asking.result(30)
+        resuming = beside.submit(resume, client, first.snapshot_id)
+        threading.Event().wait(0.008 * point)
+        starts = deployment.kill("decode")
+        second = resuming.result(100)
+    deployment.restarted("decode", starts)
+    until_readiness(deployment, 200)
+    print(point, second.status, second.error)
+    if second.status != 200:
+        assert listed(client) == [first.snapshot_id]
+        second = resume(client, first.snapshot_id)
+    assert second.status == 200, second.error
+    assert first.text + second.text == kept.answer
+    assert resume(client, first.snapshot_id).error == "snapshot_not_found"
+    assert listed(client) == []
+    deployment.emptied()
+    SnapshotFolder.open(SnapshotConfig(folder=str(kept.folder))).sweep()
+    assert snapshots_in(kept.folder) == []

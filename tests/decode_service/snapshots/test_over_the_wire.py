@@ -15,13 +15,14 @@ from tests.handoff.pair import Answer, alone
 from tests.support.checkpoints import VOCAB
 
 PROMPT = 37
+SEED = 2**63 - 5
 OUTPUT = 300
 
 
 def asking(output: int = OUTPUT, temperature: float = 0.8, length: int = PROMPT) -> GenerateSpec:
     """Sampled, with penalties: their counts and positions must move too."""
     sampling = SamplingParams(
-        seed=2**63 - 5, temperature=temperature, top_p=0.9, max_tokens=output, ignore_eos=True, logprobs=0
+        seed=SEED, temperature=temperature, top_p=0.9, max_tokens=output, ignore_eos=True, logprobs=0
     )
     sampling = replace(sampling, presence_penalty=0.4, frequency_penalty=0.2)
     prompt = tuple((7 * i) % (VOCAB - 2) + 2 for i in range(1, length + 1))

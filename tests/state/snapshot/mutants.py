@@ -6,6 +6,7 @@ _HERE = "segue/state/snapshot/"
 _ROUND_TRIP = ("tests/state/snapshot/test_round_trip.py",)
 _REFUSALS = ("tests/state/snapshot/test_refusals.py",)
 _CLAIMS = ("tests/state/snapshot/test_claims.py",)
+_SPENT = ("tests/state/snapshot/test_spent.py",)
 _LIMITS = ("tests/state/snapshot/test_limits.py",)
 _KILLED = ("tests/state/snapshot/test_killed.py",)
 _FULL = ("tests/state/snapshot/test_full_disk.py",)
@@ -44,9 +45,37 @@ MUTANTS = (
     Mutant(
         "two may have one claim",
         _HERE + "claim.py",
-        "        ground.require_unclaimed(snapshot_id)\n",
+        "        ground.require_unclaimed(snapshot_id, claimant)\n",
         "",
         _CLAIMS,
+    ),
+    Mutant(
+        "whoever names no claimant has everybody's claim",
+        _HERE + "ground.py",
+        "not (claimant and claim.claimant == claimant)",
+        "claim.claimant != claimant",
+        _CLAIMS,
+    ),
+    Mutant(
+        "what is used up leaves no note",
+        _HERE + "claim.py",
+        "if self._record.claimant:",
+        "if False:",
+        _SPENT,
+    ),
+    Mutant(
+        "what is forbidden is committed",
+        _HERE + "writer.py",
+        "if spent_for(self._ground, self.snapshot_id):",
+        "if False:",
+        _SPENT,
+    ),
+    Mutant(
+        "what is complete is forbidden",
+        _HERE + "spent.py",
+        "    if is_committed(ground.root / snapshot_id):\n        return False\n",
+        "",
+        _SPENT,
     ),
     Mutant(
         "the lock keeps nobody out",
