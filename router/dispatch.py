@@ -177,6 +177,7 @@ class Dispatch:
         """Nobody reads any more: a live attempt is cancelled."""
         self._alarm.cancel()
         self._leg.withdraw()
+        self._moved.give_up()
         if self._inbox is not None and self._link is not None:
             self._link.cancel(self._inbox)
             self._link.breaker.withdraw()

@@ -14,7 +14,7 @@ from router.config import RouterConfig
 from router.inbox import Inbox
 from router.mailroom import Mailroom
 from segue.errors import FingerprintMismatch, ServingError, WorkerUnavailable
-from segue.ids import Handle, RouterId
+from segue.ids import Handle, RouterId, WorkerId
 from segue.wire import (
     PROTOCOL_VERSION,
     Attach,
@@ -131,6 +131,12 @@ class Link:
     def cancel(self, inbox: Inbox) -> None:
         """The choice is not wanted any more. Nothing happens when it is not live here."""
         self._mail.close(inbox)
+
+    def dismiss(self, inbox: Inbox, worker_id: WorkerId) -> None:
+        """Nobody goes on from the state of a choice that has left that worker. Nothing happens when that is gone."""
+        here = self.description is not None and self.description.worker_id == worker_id
+        if here and self.state is LinkState.READY:
+            self._mail.drop(inbox.handle, inbox.attempt)
 
     def finish(self, inbox: Inbox, kept: int) -> None:
         """The choice ends after `kept` output tokens, all of which have been seen."""

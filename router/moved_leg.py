@@ -1,12 +1,23 @@
 """The way of one choice's state from a worker that it has left to the one that goes on: fetched once, or lost."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from router.inbox import Inbox
 from router.link import Link
 from segue.batch.role import Role
 from segue.batch.submission import Moved
 from segue.errors import PoolExhausted, PrefillUnavailable, ServingError, TransferFailed
+from segue.ids import WorkerId
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """The worker that keeps a state, as the process that it was then, and what it calls the choice."""
+
+    link: Link
+    inbox: Inbox
+    worker_id: WorkerId
 
 
 class MovedLeg:
@@ -15,6 +26,7 @@ class MovedLeg:
     def __init__(self, switched: Callable[[], None]) -> None:
         self._switched = switched
         self._waiting: Moved | None = None
+        self._home: Home | None = None
         self._on_its_way = False
         self.count = 0
 
@@ -25,7 +37,10 @@ class MovedLeg:
 
     def begin(self, link: Link, inbox: Inbox) -> None:
         """The choice has left a worker, which keeps its state."""
+        about = link.description
+        assert about is not None, "a worker is described before it has anything to let go of"
         self._waiting = Moved(link.address, inbox.handle, inbox.attempt)
+        self._home = Home(link, inbox, about.worker_id)
         self._on_its_way = False
         self.count += 1
 
@@ -40,7 +55,15 @@ class MovedLeg:
     def accepted(self, moved: Moved | None) -> None:
         """The worker took the choice. A state is fetched once: nobody else can have it now."""
         self._on_its_way = moved is not None
-        self._waiting = None
+        if moved is None:
+            self.give_up()
+        self._waiting = self._home = None
+
+    def give_up(self) -> None:
+        """Nobody will come for a state that waits: the worker that keeps it is told so."""
+        if self._home is not None:
+            self._home.link.dismiss(self._home.inbox, self._home.worker_id)
+        self._waiting = self._home = None
 
     def succeed(self) -> None:
         """The next token came."""

@@ -88,7 +88,7 @@ class Holdings:
         window does.
         """
         assert request.tables is None
-        tables = StateTables()
+        tables = StateTables(window_from=request.window_from(self._window))
         for row in rows:
             assert row.part is Part.STATE, "only the state makes page tables"
             units = [unit for unit in row.units if unit is not None]
@@ -118,7 +118,7 @@ class Holdings:
         All or nothing (PoolExhausted). Every page is its own: what it once published may be gone.
         """
         assert request.tables is None
-        request.tables = tables = StateTables()
+        request.tables = tables = StateTables(window_from=request.window_from(self._window))
         if self._window is not None:
             tables.window_first = first_window_page(request.computed, self._window, self._page_tokens)
             tables.window = [None] * tables.window_first

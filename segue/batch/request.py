@@ -43,6 +43,7 @@ class Request:
     [0, c) are complete. `cached_tokens` are prompt tokens whose state was reused, wherever the prompt was computed.
     `lease` and `keys` are its use of the prefix tree; extending pauses at `stops` for a checkpoint, and `expected` is
     the depth of one that is still on its way from another worker.
+    `came_at` is the depth at which its state came from another worker that may have had no more than a state needs.
     `pinned` means that its pages are being read outside of steps. `extension` is opaque and travels with the request.
     Requests of different `cache_salt` share nothing. With `score_from` prompt tokens behind that position are scored.
     """
@@ -59,6 +60,7 @@ class Request:
     score_from: int | None = None
     output: list[EmittedToken] = field(default_factory=list)
     computed: int = 0
+    came_at: int | None = None
     cached_tokens: int = 0
     pinned: bool = False
     arrival: float = 0.0
@@ -99,6 +101,7 @@ class Request:
             cache_salt=spec.cache_salt,
             score_from=spec.score_from,
             output=[EmittedToken(token, 0.0) for token in emitted],
+            came_at=None if spec.moved is None else len(spec.prompt) + len(emitted),
             arrival=now,
             origin=spec,
             phase=Phase.WAITING if spec.moved is None else Phase.AWAITING,
@@ -114,6 +117,10 @@ class Request:
     def moved(self) -> bool:
         """Whether its state comes, or came, from the worker on which it ran before."""
         return self.origin is not None and self.origin.moved is not None
+
+    def window_from(self, window: int | None) -> int:
+        """The first position whose keys its window pages are sure to have."""
+        return 0 if window is None or self.came_at is None else max(0, self.came_at - window)
 
     @property
     def prompt_len(self) -> int:

@@ -105,6 +105,7 @@ class Retraction:
         """A request comes with the state after `computed` tokens in host memory: it stands last in the line."""
         assert request.computed == backup.depth, f"request {request.request_id} comes with another depth than its state"
         request.move(Phase.RETRACTED)
+        request.came_at = backup.depth
         now = self._clock()
         self._line.append(Away(request, backup, now, now))
 
@@ -252,6 +253,7 @@ class Retraction:
     def _lose(self, request: Request, left_at: float) -> None:
         """It is to be computed again from its tokens."""
         request.computed = 0
+        request.came_at = None
         request.resumed = False
         if request.score_from is not None:
             # The scores of what had been computed are told already.

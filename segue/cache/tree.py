@@ -166,14 +166,17 @@ class PrefixTree:
     ) -> bool:
         """Publishes the first `pages` pages and the state after exactly them, in `slot`, which the request holds.
 
-        False when the slot is still the request's: the tree has that checkpoint, or pinning others' pages would need
-        more than `spare`.
+        False when the slot is still the request's: the tree has that checkpoint, the request has not all of a page of
+        its window, or pinning others' pages would need more than `spare`.
         """
         node = self._reach(lease, keys, tables, pages, spare, wanted=True)
         if node is None:
             self.counts.skipped += 1
             return False
         taken = node.checkpoint is None
+        if taken and not all(self._whole(tables, one) for one in self.forest.window_nodes(node) if one.window is None):
+            self.counts.skipped += 1
+            return False
         if taken:
             self._publish_windows(lease, tables, self.forest.window_nodes(node))
             self.forest.set_checkpoint(node, slot)
@@ -215,12 +218,16 @@ class PrefixTree:
         pool = self._pools[ComponentName.WINDOW] if nodes else None
         for node in nodes:
             page = tables.window[node.pages - 1]
-            if node.window is not None or page is None:
+            if node.window is not None or page is None or not self._whole(tables, node):
                 continue
             assert pool is not None
             assert pool.owner(page) is Owner.HELD, f"window page {page} is {pool.owner(page).name.lower()}"
             self.forest.set_window(node, page)
             self._use_window(lease, node)
+
+    def _whole(self, tables: StateTables, node: Node) -> bool:
+        """Whether the request has all that the window page of a node is to hold: others may read more of it."""
+        return (node.pages - 1) * self.shape.page_tokens >= tables.window_from
 
     # The newest checkpoint a request can be matched at
 

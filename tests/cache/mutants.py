@@ -324,4 +324,18 @@ MUTANTS = (
         "first_window_page(pages * self.page_tokens, self.window + 1, self.page_tokens)",
         _SHAPE,
     ),
+    Mutant(
+        "a window page that came without its beginning is published",
+        _TREE,
+        "if node.window is not None or page is None or not self._whole(tables, node):",
+        "if node.window is not None or page is None:",
+        _PUBLISHING,
+    ),
+    Mutant(
+        "a checkpoint is published without all of its window",
+        _TREE,
+        "        if taken and not all(self._whole(tables, one)",
+        "        if False and not all(self._whole(tables, one)",
+        _PUBLISHING,
+    ),
 )

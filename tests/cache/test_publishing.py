@@ -221,3 +221,27 @@ def test_check_sees_a_pin_without_a_holder() -> None:
     made.match(tokens(5)).path[-1].path_pins += 1
     with pytest.raises(AssertionError, match="path pins of page 2"):
         check_tree(made.tree, made.pools)
+
+
+def test_a_window_page_that_came_without_its_beginning_serves_nobody_else() -> None:
+    made = worker(FULL, WINDOW, window=3)
+    life = made.start(tokens(12))
+    made.compute(life, 8)
+    # The state after 8 tokens came here with the keys of [5, 8).
+    life.tables.window_from = 5
+    made.publish(life)
+    assert [node.window is None for node in life.lease.anchor.up(4)[::-1]] == [True, True, True, False]
+    made.check()
+
+
+def test_a_checkpoint_without_all_of_its_window_pages_is_skipped() -> None:
+    made = worker(window=3)
+    life = made.start(tokens(13))
+    made.compute(life, 8)
+    life.tables.window_from = 5
+    assert not made.checkpoint(life)
+    assert made.tree.counts.skipped == 1
+    assert made.cached(WINDOW) == 0
+    made.compute(life, 12)
+    assert made.checkpoint(life)
+    made.check()

@@ -178,3 +178,35 @@ async def test_a_worker_that_drains_is_told_whether_its_choices_could_go_on_else
         await first.until(lambda: not first.elsewhere)
         assert not second.elsewhere
         assert len(router.shell.fleet.ready) == 1
+
+
+async def test_a_client_that_leaves_before_its_state_is_fetched_has_it_given_up() -> None:
+    async with decoding("decode") as (router, workers, _):
+        async with reading(router.http) as stream:
+            home, choice = await begun(workers, stream)
+            home.end(choice.handle, FinishReason.MOVED)
+            while not any(link.draining for link in router.shell.fleet.links):
+                await turn()
+            assert home.cancels == []
+        await home.until(lambda: bool(home.cancels))
+        assert [(one.handle, one.attempt) for one in home.cancels] == [(choice.handle, choice.spec.attempt)]
+
+
+async def test_a_state_is_given_up_when_the_choice_goes_on_without_it() -> None:
+    async with decoding("decode", "both") as (router, workers, _):
+        workers[1].refusals.append(WorkerUnavailable("not yet"))
+        async with reading(router.http) as stream:
+            home, choice = await begun(workers, stream)
+            assert home is workers[0]
+            home.end(choice.handle, FinishReason.MOVED)
+            await complete(await taken(workers, home), stream)
+            await home.until(lambda: bool(home.cancels))
+            assert [one.handle for one in home.cancels] == [choice.handle]
+
+
+async def test_a_state_that_was_fetched_is_not_given_up() -> None:
+    async with decoding("decode", "decode") as (router, workers, _), reading(router.http) as stream:
+        home, choice = await begun(workers, stream)
+        home.end(choice.handle, FinishReason.MOVED)
+        await complete(await taken(workers, home), stream)
+        assert home.cancels == []

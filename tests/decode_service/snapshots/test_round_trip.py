@@ -1,6 +1,7 @@
 """A request that is taken out of one engine goes on in another as if nothing had been, whatever the two are like."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -114,3 +115,28 @@ def test_another_number_of_ranks_is_no_obstacle(models: Models, tmp_path: Path, 
 def test_odd_lengths_pass(models: Models, tmp_path: Path, prompt: int, before: int) -> None:
     model, spec = models("all"), asking(prompt, 12)
     assert moved(model, tmp_path, spec, before, {}, {}) == whole(model, tmp_path, spec)
+
+
+@pytest.mark.parametrize(("source", "target"), [(64, 8), (8, 8), (1, 16)])
+@pytest.mark.parametrize("traits", ["full+window", "all"])
+def test_the_next_turn_finds_only_pages_that_came_whole(
+    models: Models, tmp_path: Path, traits: str, source: int, target: int
+) -> None:
+    model, spec = models(traits), asking(37, 9)
+    with room(model, tmp_path, page_tokens=target) as made:
+        made.submit(spec)
+        made.run()
+        said = [token.token_id for token in made.tokens[Handle(1)]]
+    # The next turns go on from each page that the window of the restored state reaches, and a little further.
+    turns = [replace(asking(1, 3), prompt=(*(*spec.prompt, *said)[:length], 3)) for length in range(32, 47)]
+    usual = [whole(model, tmp_path, turn, page_tokens=target) for turn in turns]
+    with room(model, tmp_path, page_tokens=source) as made:
+        made.until(made.submit(spec), 4)
+        written = made.take(Handle(1))
+    with room(model, tmp_path, page_tokens=target) as made:
+        made.restore(spec, written.snapshot_id, said[:4])
+        made.run()
+        for number, (turn, wanted) in enumerate(zip(turns, usual, strict=True), 2):
+            made.submit(turn, number)
+            made.run()
+            assert made.tokens[Handle(number)] == wanted
