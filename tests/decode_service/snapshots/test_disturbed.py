@@ -35,7 +35,7 @@ async def test_a_full_disk_leaves_the_request_as_it_was(model: Path, disk: Small
     async with keeper(model, disk.root) as source:
         handle = await source.begin(asked)
         await source.told(handle, 10)
-        with disk.full(60_000 if disk.mounted else 1000):
+        with disk.full(8192 if disk.mounted else 1000):
             for copy in (False, True):
                 with pytest.raises(SnapshotFolderFull):
                     await source.take(handle, copy=copy)

@@ -25,7 +25,7 @@ class SmallDisk:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        command = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(root)]
+        command = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES},mode=700", "tmpfs", str(root)]
         try:
             self.mounted = subprocess.run(command, capture_output=True, check=False).returncode == 0
         except FileNotFoundError:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from segue.errors import (
+    ConfigError,
     ServingError,
     SnapshotDigestMismatch,
     SnapshotForeign,
@@ -15,6 +16,8 @@ from segue.errors import (
     SnapshotNotFound,
     SnapshotVersionMismatch,
 )
+from segue.state.snapshot.config import SnapshotConfig
+from segue.state.snapshot.folder import SnapshotFolder
 from segue.state.snapshot.manifest import manifest_from_json
 from segue.state.snapshot.marker import MARKER_BYTES_MAX
 from tests.state.snapshot.sample import leftovers, open_folder, write_one
@@ -268,7 +271,7 @@ def _at(*path: "str | int") -> Callable[[object], object]:
         (("payloads", 0, "tensors", 0, "shape"), [1] * 17, "17 dimensions"),
         (("payloads", 0, "tensors", 0, "range"), [24, 0], "does not fit"),
         (("payloads", 0, "tensors", 0, "range"), [8, 32], "begins at 8 instead of 0"),
-        (("payloads", 0, "tensors", 0, "digest"), "00", "not a SHA-256"),
+        (("payloads", 0, "tensors", 0, "digest"), "00", "not a digest"),
     ],
 )
 def test_a_manifest_that_contradicts_the_format_or_itself_is_refused(
@@ -301,3 +304,12 @@ def test_no_field_is_missing_and_none_is_unknown(tmp_path: Path, path: "tuple[st
 def test_what_is_no_json_object_is_refused(raw: bytes) -> None:
     with pytest.raises(SnapshotManifestInvalid):
         manifest_from_json(raw, "it")
+
+
+def test_a_folder_that_others_can_write_is_refused_unless_snapshots_are_signed(tmp_path: Path) -> None:
+    tmp_path.chmod(0o777)
+    with pytest.raises(ConfigError, match="can be written by others"):
+        SnapshotFolder.open(SnapshotConfig(folder=str(tmp_path)))
+    key = tmp_path / "key"
+    key.write_bytes(b"0123456789abcdef")
+    SnapshotFolder.open(SnapshotConfig(folder=str(tmp_path), key_file=str(key)))
