@@ -4,10 +4,14 @@ import asyncio
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from decode_service.retraction.config import RetractionConfig
 from segue.state.snapshot.config import SnapshotConfig
 from tests.handoff.pair import alone, paired
 from tests.handoff.test_moving import asking
+
+pytestmark = pytest.mark.long
 
 
 async def test_a_request_that_ends_with_the_token_of_its_recompute_leaves_no_copy(hybrid: Path, tmp_path: Path) -> None:

@@ -22,6 +22,8 @@ from tests.handoff.pair import alone
 from tests.handoff.test_replay import assert_same, plainly
 from tests.support.checkpoints import VOCAB
 
+pytestmark = pytest.mark.long
+
 
 def asking(number: int, length: int, output: int = 90) -> GenerateSpec:
     """Every second one is sampled, with penalties and alternatives: counts and positions must move too."""

@@ -20,6 +20,8 @@ from tests.decode_service.snapshots.test_over_the_wire import asking, exported, 
 from tests.handoff.pair import alone, paired
 from tests.state.snapshot.test_full_disk import SmallDisk
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[SmallDisk]:

@@ -17,6 +17,8 @@ from segue.wire import Cancel, GenerateSpec
 from tests.decode_service.snapshots.keepers import Keeper, asking_for, going_on, keeper, snapshots_in, stalled
 from tests.decode_service.snapshots.test_over_the_wire import PROMPT, SEED, asking, exported, joined, undisturbed
 
+pytestmark = pytest.mark.long
+
 ME, OTHER = new_id(), new_id()
 
 

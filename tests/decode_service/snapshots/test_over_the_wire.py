@@ -14,6 +14,8 @@ from tests.decode_service.snapshots.keepers import Keeper, going_on, keeper, sna
 from tests.handoff.pair import Answer, alone
 from tests.support.checkpoints import VOCAB
 
+pytestmark = pytest.mark.long
+
 PROMPT = 37
 SEED = 2**63 - 5
 OUTPUT = 300

@@ -24,6 +24,8 @@ from tests.decode_service.snapshots.keepers import Keeper, going_on, keeper, sna
 from tests.decode_service.snapshots.test_over_the_wire import asking, exported, joined, undisturbed
 from tests.handoff.pair import Answer
 
+pytestmark = pytest.mark.long
+
 
 class Exported:
     """A request that was taken out of a worker that is no more."""
