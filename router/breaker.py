@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 
-from segue.errors import Cancelled, DeadlineExceeded, QueueFull, ServingError
+from segue.errors import Cancelled, DeadlineExceeded, QueueFull, ServingError, SnapshotError
 
 
 class BreakerState(StrEnum):
@@ -45,9 +45,9 @@ class Breaker:
         self._probing = False
 
     def fail(self, error: ServingError, now: float) -> None:
-        """A request failed. What a client caused, or load, or its deadline, is no fault of the worker."""
+        """A request failed. What a client caused, or load, a deadline or a snapshot, is no fault of the worker."""
         self._probing = False
-        if error.client_fault or isinstance(error, Cancelled | QueueFull | DeadlineExceeded):
+        if error.client_fault or isinstance(error, Cancelled | QueueFull | DeadlineExceeded | SnapshotError):
             return
         self._faults += 1
         if self._faults >= self._faults_max or self._open_until is not None:

@@ -10,6 +10,8 @@ from segue.errors import (
     InvalidRequest,
     QueueFull,
     ServingError,
+    SnapshotFailed,
+    SnapshotFolderFull,
     WorkerUnavailable,
 )
 
@@ -32,6 +34,8 @@ def opened() -> Breaker:
         Cancelled("left"),
         QueueFull("full"),
         DeadlineExceeded("late"),
+        SnapshotFolderFull("full"),
+        SnapshotFailed("disk"),
     ],
 )
 def test_what_is_no_fault_of_the_worker_never_opens_it(error: ServingError) -> None:
