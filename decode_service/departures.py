@@ -86,7 +86,7 @@ class Departures:
         }
         for handle, attempt in self._leaving.items():
             request = live[handle]
-            if request.phase is Phase.DECODING and not request.pinned:
+            if request.stands_whole:
                 self._engine.park(handle, attempt)
                 self._engine.leave(handle)
                 self._kept[handle] = _Kept(request, self._clock() + self._keep_s)

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from decode_service.snapshots.commands import TakeSnapshot
 from decode_service.snapshots.exports import Exports
 from decode_service.snapshots.writing import SnapshotWriting, Written
-from segue.batch.lifecycle import Phase
 from segue.batch.request import Request
 from segue.engine import Engine
 from segue.errors import SnapshotNotReady
@@ -58,7 +57,7 @@ class Copies:
         """Takes the copy that is due for longest, between two steps: one, because every stream waits for it."""
         now, due = self._clock(), list[tuple[float, Request, _Copied]]()
         for request in self._engine.live_requests():
-            if request.phase is not Phase.DECODING or request.pinned:
+            if not request.stands_whole:
                 continue
             # Counted from the output that came with it: what a continuation brings along costs nothing again.
             copied = self._copied.setdefault(request.handle, _Copied(len(request.output), now))

@@ -143,6 +143,11 @@ class Request:
         return last if self.score_from is None else min(last, self.score_from)
 
     @property
+    def stands_whole(self) -> bool:
+        """Whether its whole state is on the device between two steps, and nobody reads or awaits a part of it."""
+        return self.phase is Phase.DECODING and not self.pinned
+
+    @property
     def ends_with_prompt(self) -> bool:
         """Whether no output is wanted."""
         return self.sampling.max_tokens == 0

@@ -76,7 +76,7 @@ class Roster:
         request = self.find(handle, attempt)
         if request is None:
             return None
-        if request.phase is not Phase.DECODING or request.pinned:
+        if not request.stands_whole:
             raise SnapshotNotReady(
                 f"request {request.request_id} is {request.phase.value}: no whole state of it is here now"
             )

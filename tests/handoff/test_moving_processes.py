@@ -4,7 +4,7 @@ import asyncio
 import itertools
 import signal
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass, replace
 
 import httpx
@@ -54,11 +54,8 @@ class Decodes:
 
 @pytest.fixture(scope="module")
 def started() -> Iterator[Decodes]:
-    decodes = Decodes()
-    try:
+    with closing(Decodes()) as decodes:
         yield decodes
-    finally:
-        decodes.close()
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 import asyncio
 import signal
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from typing import Any
 
 import httpx
@@ -54,11 +54,8 @@ class Deployment:
 
 @pytest.fixture(scope="module")
 def started() -> Iterator[Deployment]:
-    deployment = Deployment()
-    try:
+    with closing(Deployment()) as deployment:
         yield deployment
-    finally:
-        deployment.close()
 
 
 @pytest.fixture
