@@ -71,7 +71,11 @@ def rates(place: Path, size: int, rounds: int) -> dict[str, float]:
     image = bench.images.take(bench.tables, bench.depth)
     parts = [tensor.view for rank in image.ranks for tensor in rank.values()]
     total = sum(part.nbytes for part in parts)
-    for _ in range(rounds):
+    for number in range(rounds + 1):
+        # The first one warms up: memory that a process never had costs several times what memory costs that it had.
+        if number == 1:
+            for found_s in times.values():
+                found_s.clear()
         times["write"].append(_seconds(lambda: _write(plain, parts)))
         found = _timed(times["export"], lambda: _export(bench, writing))
         _forget([plain, *(folder / found).iterdir()])

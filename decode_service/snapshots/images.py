@@ -6,6 +6,8 @@ A rank's tensor of a paged component is [head group, token, ...] over the compon
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
+from math import gcd, prod
 from typing import cast
 
 import numpy as np
@@ -27,6 +29,9 @@ STORED_DTYPE = {DType.FLOAT32: "F32", DType.BFLOAT16: "BF16", DType.FLOAT16: "F1
 
 STAGING_BYTES = 32 << 20
 """Device memory through which pages pass."""
+
+_WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_ALIGN_BYTES = 64
 
 Payload = Mapping[str, PayloadTensor]
 """The tensors of one rank by name."""
@@ -62,6 +67,10 @@ class TensorForm:
     dtype: DType
     shape: tuple[int, ...]
 
+    @property
+    def bytes(self) -> int:
+        return prod(self.shape) * self.dtype.item_bytes
+
 
 class StateForm:
     """What the tensors of an image at some depth are, for a model and a number of ranks; pure arithmetic."""
@@ -92,10 +101,7 @@ class StateForm:
 
     def bytes(self, depth: int, shard: Shard) -> int:
         """Of all tensors of one rank."""
-        return sum(
-            int(np.prod(tensor.shape, dtype=np.int64)) * tensor.dtype.item_bytes
-            for tensor in self.tensors(depth, shard)
-        )
+        return sum(tensor.bytes for tensor in self.tensors(depth, shard))
 
 
 class StateImages:
@@ -115,8 +121,8 @@ class StateImages:
         if tables.slot is not None:
             found = self._slots.materialized(tables.slot).depth
             assert found == depth, f"the recurrent state stands at {found}, the image is of {depth}"
-        contents = self.form.contents(depth)
-        return StateImage(depth, tuple(self._taken(rank, tables, contents) for rank in self._storage.ranks))
+        ranks = enumerate(self._storage.ranks)
+        return StateImage(depth, tuple(self._taken(rank, Shard(i, self.tp_size), tables, depth) for i, rank in ranks))
 
     def put(self, image: StateImage, tables: StateTables) -> None:
         """Fills the units of `tables`, which hold what the state needs; beyond its positions pages are zero."""
@@ -133,41 +139,39 @@ class StateImages:
                     else:
                         self._put_pages(view, _units(tables, one, self._page_tokens), one, groups)
 
-    def _taken(self, storage: Storage, tables: StateTables, contents: Sequence[Contents]) -> Payload:
+    def _taken(self, storage: Storage, shard: Shard, tables: StateTables, depth: int) -> Payload:
+        tensors = iter(_host_tensors(self.form.tensors(depth, shard)))
         found = {}
-        for one in contents:
+        for one in self.form.contents(depth):
             for field in storage.layouts[one.component].fields:
-                view = storage.view(field.tensor.layer, field.tensor.name)
+                view, tensor = storage.view(field.tensor.layer, field.tensor.name), next(tensors)
                 if one.component is ComponentName.RECURRENT:
                     assert tables.slot is not None, "recurrent state without a slot"
-                    # A copy in every case: the request may run on while this is written.
-                    tensor = view[tables.slot].to("cpu", copy=True)
+                    tensor.copy_(view[tables.slot])
                 else:
-                    tensor = self._pages(view, _units(tables, one, self._page_tokens), one)
+                    self._take_pages(view, _units(tables, one, self._page_tokens), one, tensor)
                 name = _name(one.component, field)
                 found[name] = _payload(name, field.tensor.dtype, tensor)
         return found
 
-    def _pages(self, view: torch.Tensor, units: Sequence[int], one: Contents) -> torch.Tensor:
+    def _take_pages(self, view: torch.Tensor, units: Sequence[int], one: Contents, groups: torch.Tensor) -> None:
         """[page, group, token, ...] of some pages as [group, position, ...] in host memory."""
-        bits, tokens = _bits(view), self._page_tokens
-        found = torch.empty((bits.shape[1], one.stop - one.start, *bits.shape[3:]), dtype=bits.dtype)
+        tokens, (source, found) = self._page_tokens, _words(view, groups)
         index = torch.tensor(units, dtype=torch.int64, device=view.device)
-        for number, count, start, stop in _runs(one, tokens, _staged(bits)):
+        for number, count, start, stop in _runs(one, tokens, _staged(source)):
             place = found.narrow(1, number * tokens + start - one.start % tokens, stop - start)
             if stop - start < count * tokens:
-                place.copy_(bits[units[number], :, start:stop])
+                place.copy_(source[units[number], :, start:stop])
                 continue
             target, chosen = place.unflatten(1, (count, tokens)).transpose(0, 1), index[number : number + count]
-            if bits.is_cuda:
-                target.copy_(bits.index_select(0, chosen))
+            if source.is_cuda:
+                target.copy_(source.index_select(0, chosen))
             else:
-                torch.index_select(bits, 0, chosen, out=target)
-        return found.view(view.dtype)
+                torch.index_select(source, 0, chosen, out=target)
 
     def _put_pages(self, view: torch.Tensor, units: Sequence[int], one: Contents, groups: torch.Tensor) -> None:
         """The other way round; positions of these pages that are not in `one` become zero."""
-        tokens, target, bits = self._page_tokens, _bits(view), _bits(groups)
+        tokens, (target, bits) = self._page_tokens, _words(view, groups)
         index = torch.tensor(units, dtype=torch.int64, device=view.device)
         for number, count, start, stop in _runs(one, tokens, _staged(target)):
             place = bits.narrow(1, number * tokens + start - one.start % tokens, stop - start)
@@ -244,8 +248,32 @@ def _shape(layout: UnitLayout, field: Field, one: Contents) -> tuple[int, ...]:
     return (layout.groups, one.stop - one.start, *field.tensor.shape)
 
 
+def _host_tensors(forms: Sequence[TensorForm]) -> list[torch.Tensor]:
+    """Memory of the host for such tensors, in one piece: the system has it ready many times sooner than small ones."""
+    starts = [0, *accumulate(-(-form.bytes // _ALIGN_BYTES) * _ALIGN_BYTES for form in forms)]
+    # NumPy asks for large pages, torch does not.
+    memory = torch.from_numpy(np.empty(starts[-1], dtype=np.uint8))
+    return [
+        memory[start : start + form.bytes].view(TORCH_DTYPE[form.dtype]).view(form.shape)
+        for form, start in zip(forms, starts, strict=False)
+    ]
+
+
+def _words(pages: torch.Tensor, groups: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """[page, group, token, ...] and [group, position, ...] as integers as wide as a token's row allows in both.
+
+    Torch moves few wide elements fastest, and some types not at all.
+    """
+    if pages.dim() == 3:
+        pages, groups = pages.unsqueeze(-1), groups.unsqueeze(-1)
+    size = pages.element_size()
+    steps = [step * size for tensor in (pages, groups) for step in (tensor.shape[-1], *tensor.stride()[:-1])]
+    width = gcd(max(_WORDS), pages.data_ptr(), groups.data_ptr(), *steps)
+    return pages.view(_WORDS[width]), groups.view(_WORDS[width])
+
+
 def _bits(tensor: torch.Tensor) -> torch.Tensor:
-    """The same in integers where torch cannot move elements of that type about."""
+    """The same in integers where torch cannot join elements of that type."""
     return tensor.view(torch.uint8) if tensor.element_size() == 1 else tensor
 
 

@@ -1,6 +1,7 @@
 """Snapshots through `segue serve` as its manual walks through them, and with workers that are killed on the way."""
 
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -13,7 +14,7 @@ import pytest
 
 from segue.state.snapshot.config import SnapshotConfig
 from segue.state.snapshot.folder import SnapshotFolder
-from segue.state.snapshot.names import is_id
+from segue.state.snapshot.names import MARKER, is_id
 from tests.cluster.command import segue
 from tests.cluster.deployment import Deployment, deployed
 from tests.cluster.test_faults import until_readiness
@@ -102,6 +103,13 @@ def snapshots_in(folder: Path) -> list[str]:
     return [entry.name for entry in folder.iterdir() if is_id(entry.name)]
 
 
+def until_marked(folder: Path) -> None:
+    """Returns within a moment after a snapshot's commit."""
+    limit = time.monotonic() + 60
+    while not any(folder.glob(f"*/{MARKER}")):
+        assert time.monotonic() < limit
+
+
 def settings(folder: Path, *more: str) -> tuple[str, ...]:
     return (f"snapshot.folder={folder}", f"router.admin_key={KEY}", *more)
 
@@ -184,6 +192,38 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kept]:
     with deployed(*settings(folder, *PATIENT)) as deployment, http(deployment) as client:
         until_readiness(deployment, 200)
         yield Kept(deployment, client, folder, asked, ask(client, asked, "whole", Reading()).text)
+
+
+def test_a_worker_that_is_killed_between_the_marker_and_its_word(kept: Kept) -> None:
+    """The snapshot owns the request: nobody was told of it, so its stream goes on from there, and nothing is extended.
+
+    Where the word was faster, the client was sent to the snapshot.
+    """
+    deployment, client, between, tries = kept.deployment, kept.client, False, 0
+    while not between and tries < 5:
+        tries += 1
+        first, name = Reading(first=threading.Event()), f"marked-{tries}"
+        with ThreadPoolExecutor(2) as beside:
+            asking = beside.submit(ask, client, kept.asked, name, first)
+            begun(first)
+            taking = beside.submit(client.post, f"/v1/requests/{name}/snapshot", json={"copy": False}, headers=ADMIN)
+            until_marked(kept.folder)
+            starts = deployment.kill("decode")
+            asking.result(100)
+            taken = taking.result(100)
+        deployment.restarted("decode", starts)
+        until_readiness(deployment, 200)
+        if first.reason == "snapshot":
+            assert first.text + resume(client, first.snapshot_id).text == kept.answer
+        else:
+            between = True
+            assert (first.reason, first.text, taken.status_code) == ("length", kept.answer, 503)
+            status = deployment.status("decode")
+            assert (status.retraction.restored, status.prefill_tokens) == (1, 0)
+        assert listed(client) == []
+        deployment.emptied()
+        assert snapshots_in(kept.folder) == []
+    assert between, "no kill was fast enough"
 
 
 @pytest.mark.slow

@@ -28,7 +28,8 @@ from segue.state.snapshot.payload import (
 )
 
 _FLUSH = os.POSIX_FADV_DONTNEED
-_THREADS = min(8, os.cpu_count() or 1)
+# More than a few cores: threads that read wait for the disk.
+_THREADS = max(4, min(8, os.cpu_count() or 1))
 
 
 def write_payload(folder: Path, snapshot_id: str, rank: int, tensors: Sequence[PayloadTensor]) -> PayloadFile:
