@@ -1,8 +1,8 @@
-"""A prefill worker and two decode workers, in this process: requests of one are moved to the other by hand."""
+"""A prefill worker and some decode workers, in this process: requests of one are moved to the next by hand."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -57,25 +57,32 @@ class Movers:
     """`source` drains, `target` takes over."""
 
     prefill: PrefillHost
-    source: Decode
-    target: Decode
+    decodes: Sequence[Decode]
+
+    @property
+    def source(self) -> Decode:
+        return self.decodes[0]
+
+    @property
+    def target(self) -> Decode:
+        return self.decodes[1]
 
     async def begin(self, spec: GenerateSpec) -> Handle:
         """A request through the prefill worker, accepted by the source."""
         return await self.source.router.generate(replace(spec, prefill_address=self.prefill.address))
 
-    async def drain(self) -> "asyncio.Task[None]":
+    async def drain(self, source: int = 0) -> "asyncio.Task[None]":
         """The source begins to drain, and has heard that there is another worker."""
-        draining = asyncio.create_task(self.source.host.worker.drain(DRAIN_S))
-        await self.source.stream.send(Heartbeat(1, elsewhere=True))
+        draining = asyncio.create_task(self.decodes[source].host.worker.drain(DRAIN_S))
+        await self.decodes[source].stream.send(Heartbeat(1, elsewhere=True))
         return draining
 
-    def moved(self, spec: GenerateSpec, handle: Handle, *, attempt: int = 2) -> GenerateSpec:
-        """What the target is asked for when the source has let a request of attempt 1 go."""
-        told = answer_of(self.source.stream, handle)
+    def moved(self, spec: GenerateSpec, handle: Handle, *, attempt: int = 2, source: int = 0) -> GenerateSpec:
+        """What the target is asked for when the source has let a request of the attempt of `spec` go."""
+        told = answer_of(self.decodes[source].stream, handle)
         assert told.reason is FinishReason.MOVED
-        emitted = (*spec.emitted, *told.tokens)
-        return replace(spec, attempt=attempt, emitted=emitted, moved=Moved(self.source.host.address, handle, 1))
+        emitted, left = (*spec.emitted, *told.tokens), Moved(self.decodes[source].host.address, handle, spec.attempt)
+        return replace(spec, attempt=attempt, emitted=emitted, moved=left)
 
     async def switch(self, spec: GenerateSpec, handle: Handle) -> Answer:
         """All of a request that has left the source, or will, or ends there."""
@@ -102,6 +109,7 @@ class Movers:
 async def moving(
     folder: Path,
     *,
+    decodes: int = 2,
     transports: str = "local",
     keep_s: float = 30.0,
     silence_s: float = 20.0,
@@ -116,26 +124,21 @@ async def moving(
     )
     neighbours = Neighbours()
     prefill = PrefillHost(QUICK, transfer, neighbours)
-    hosts = [Host(QUICK, transfer, neighbours) for _ in range(2)]
-    gates = [Gate(), Gate()]
+    hosts = [Host(QUICK, transfer, neighbours) for _ in range(decodes)]
+    gates = [Gate() for _ in hosts]
     engines: list[Engine] = []
     await prefill.start(loading(engine_config(folder, "prefill", **changes)))
-    for host, gate, own in zip(hosts, gates, (source, target), strict=True):
+    for host, gate, own in zip(hosts, gates, (source, target, *[None] * (decodes - 2)), strict=True):
         config = engine_config(folder, "decode", **{**changes, **(own or {})})
         await host.start(keeping(loading(config, gate, retraction), engines))
     try:
-        async with (
-            RouterEnd(hosts[0].address) as here,
-            RouterEnd(hosts[1].address) as there,
-            here.attach() as from_here,
-            there.attach() as from_there,
-        ):
-            ends = ((here, from_here), (there, from_there))
-            decodes = [
-                Decode(host, router, stream, gate, engine)
-                for host, (router, stream), gate, engine in zip(hosts, ends, gates, engines, strict=True)
-            ]
-            yield Movers(prefill, *decodes)
+        async with AsyncExitStack() as stack:
+            made = []
+            for host, gate, engine in zip(hosts, gates, engines, strict=True):
+                router = await stack.enter_async_context(RouterEnd(host.address))
+                stream = await stack.enter_async_context(router.attach())
+                made.append(Decode(host, router, stream, gate, engine))
+            yield Movers(prefill, made)
     finally:
         for gate in gates:
             gate.open()

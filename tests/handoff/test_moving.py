@@ -90,11 +90,57 @@ async def test_odd_pages_and_windows_below_a_page_change_nothing(hybrid: Path, p
     assert found == await alone(hybrid, asked, page_tokens=page, max_len=256)
 
 
-async def test_matrix_states_that_are_behind_their_records_move_whole(hybrid: Path) -> None:
+@pytest.mark.parametrize("after", [1, 5, 8, 9])
+async def test_matrix_states_that_are_behind_their_records_move_whole(hybrid: Path, after: int) -> None:
     asked = [asking(number, 20) for number in range(3)]
     async with moving(hybrid, replay_length=8, deterministic=False, max_len=256) as movers:
-        found = await movers.switched(asked, after=5)
+        found = await movers.switched(asked, after=after)
     assert_same(found, await plainly(hybrid, asked))
+
+
+@pytest.mark.parametrize("replay_length", [1, 8])
+async def test_a_request_moves_on_from_where_it_moved_to(hybrid: Path, replay_length: int) -> None:
+    asked = [asking(number, length) for number, length in enumerate((1, 30, 67))]
+    exact = replay_length == 1
+    async with moving(hybrid, decodes=3, replay_length=replay_length, deterministic=exact, max_len=256) as movers:
+        here, handles, parts = list(asked), [await movers.begin(one) for one in asked], []
+        for source in (0, 1):
+            worker = movers.decodes[source]
+            for handle in handles:
+                await worker.told(handle, 5)
+            draining = await movers.drain(source)
+            parts.append([await worker.end(handle) for handle in handles])
+            here = [
+                movers.moved(one, handle, attempt=source + 2, source=source)
+                for one, handle in zip(here, handles, strict=True)
+            ]
+            handles = [await movers.decodes[source + 1].router.generate(one) for one in here]
+            await draining
+        parts.append([await movers.decodes[2].end(handle) for handle in handles])
+        assert (await movers.decodes[2].status()).prefill_tokens == 0
+    found = [
+        replace(
+            whole[-1],
+            tokens=[token for part in whole for token in part.tokens],
+            logprobs=[logprob for part in whole for logprob in part.logprobs],
+        )
+        for whole in zip(*parts, strict=True)
+    ]
+    if exact:
+        assert found == await alone(hybrid, asked, max_len=256)
+    else:
+        assert_same(found, await plainly(hybrid, asked))
+
+
+async def test_a_second_turn_is_the_same_where_the_first_one_moved_to(hybrid: Path) -> None:
+    first = asking(0, 40)
+    async with moving(hybrid, max_len=256) as movers:
+        (answer,) = await movers.switched([first])
+        second = replace(asking(2, 1), prompt=(*first.prompt, *answer.tokens, 5, 6, 7))
+        asked = replace(second, prefill_address=movers.prefill.address)
+        found = await movers.target.end(await movers.target.router.generate(asked))
+        await movers.target.emptied()
+    assert found == (await alone(hybrid, [second], max_len=256))[0]
 
 
 async def test_pools_of_another_size_take_a_moved_request(hybrid: Path) -> None:
