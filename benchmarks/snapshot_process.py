@@ -62,7 +62,7 @@ def answer(args: argparse.Namespace, folder: str) -> dict[str, object]:
     if args.restore:
         restored = Restoring(snapshots, images.form, identity, "benchmark").open(spec)
         assert restored is not None, "the snapshot is there"
-        engine.restore(spec, HANDLE, restored.image, restored.output)
+        engine.restore(spec, HANDLE, restored.image, restored.output, restored.cached_tokens)
         restored.claim.consume()
     else:
         engine.submit(spec, HANDLE)

@@ -203,7 +203,9 @@ class DecodeStation:
 
     def _restore(self, command: Submit, restored: Restored) -> None:
         try:
-            news = self._engine.restore(command.spec, command.handle, restored.image, restored.output)
+            news = self._engine.restore(
+                command.spec, command.handle, restored.image, restored.output, restored.cached_tokens
+            )
         except ContextTooLong as error:
             raise SnapshotCapacity(f"snapshot {command.spec.snapshot_id} does not fit here: {error.message}") from error
         self._news.append(news)

@@ -77,16 +77,18 @@ class Engine:
         self.costs.count(choice)
         return not choice.here
 
-    def restore(self, spec: GenerateSpec, handle: Handle, backup: Backup, output: Sequence[EmittedToken]) -> EngineNews:
+    def restore(
+        self, spec: GenerateSpec, handle: Handle, backup: Backup, output: Sequence[EmittedToken], cached_tokens: int
+    ) -> EngineNews:
         """Takes a request that goes on from `backup`, its state before the last of `output`; raises as `submit` does.
         Output that the router has beyond that is computed again, output that it lacks is news.
         """
-        request, known = self._request(spec, handle), len(spec.emitted)
-        request.output[: len(output)], request.computed = output, backup.depth
+        request = self._request(spec, handle)
+        request.output[: len(output)], request.computed, request.cached_tokens = output, backup.depth, cached_tokens
         self._scheduler.restore(request, backup)
         self._roster.enter(request)
         news = EngineNews(self._steps)
-        news.add_all(handle, request.attempt, known, output[known:])
+        news.add_all(handle, request.attempt, len(spec.emitted), output[len(spec.emitted) :])
         return news
 
     def cancel(self, handle: Handle, attempt: int) -> None:
@@ -320,10 +322,8 @@ class Engine:
     def expire(self) -> None:
         """Ends requests whose deadline has passed; `launch` does it too, an idle loop must at `next_deadline`."""
         for request in self._roster.overdue(self._clock()):
-            error = DeadlineExceeded(
-                f"request {request.request_id} passed its deadline after {len(request.output)} tokens"
-            )
-            self._end(request, FinishReason.ERROR, error)
+            late = f"request {request.request_id} passed its deadline after {len(request.output)} tokens"
+            self._end(request, FinishReason.ERROR, DeadlineExceeded(late))
 
     # Inspection
 

@@ -27,11 +27,13 @@ from segue.wire import GenerateSpec, sampling_to_json
 class Restored:
     """A claimed snapshot in memory: its state, and the output that goes with it, pending token last.
 
+    `cached_tokens` are those of the prompt whose state was reused when the request began.
     `named` says whether it was asked for, or only found: then the request could go on without it.
     """
 
     image: StateImage
     output: tuple[EmittedToken, ...]
+    cached_tokens: int
     claim: Claim
     named: bool = True
 
@@ -67,7 +69,7 @@ class Restoring:
             EmittedToken(token.token_id, 0.0 if token.logprob is None else token.logprob, token.top)
             for token in manifest.request.output
         )
-        return Restored(image, output, claim)
+        return Restored(image, output, manifest.request.cached_tokens, claim)
 
     def discard(self, spec: GenerateSpec) -> None:
         """Removes a snapshot of this request that is not gone on from. Raises what keeps it there."""

@@ -88,7 +88,9 @@ class Room:
         asked = replace(spec, snapshot_id=snapshot_id, emitted=tuple(emitted))
         restored = self.restoring.open(asked)
         assert restored is not None
-        news = self.engine.restore(asked, Handle(handle), restored.image, restored.output)
+        news = self.engine.restore(
+            asked, Handle(handle), restored.image, restored.output, restored.cached_tokens
+        )
         for one, token in zip(news.handles, news.tokens, strict=True):
             self.tokens.setdefault(one, []).append(token)
         restored.claim.consume()

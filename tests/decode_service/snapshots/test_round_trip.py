@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from segue.batch.news import Ended
+from segue.batch.news import Ended, Usage
 from segue.batch.request import EmittedToken, FinishReason
 from segue.batch.sampling import SamplingParams
 from segue.ids import Handle, RequestId, RouterId
@@ -140,3 +140,25 @@ def test_the_next_turn_finds_only_pages_that_came_whole(
             made.submit(turn, number)
             made.run()
             assert made.tokens[Handle(number)] == wanted
+
+
+def test_what_was_reused_of_the_prompt_is_told_however_often_it_is_moved(models: Models, tmp_path: Path) -> None:
+    model, spec = models("full+window"), asking(37, 20)
+    with room(model, tmp_path, page_tokens=8) as made:
+        made.submit(spec)
+        made.run()
+        handle = made.submit(spec, 2)
+        made.until(handle, 4)
+        (cached,) = [one.cached_tokens for one in made.engine.live_requests()]
+        assert cached > 0
+        written, known = made.take(handle), [token.token_id for token in made.tokens[handle]]
+    for number in range(2):
+        with room(model, tmp_path, page_tokens=8) as made:
+            handle = made.restore(spec, written.snapshot_id, known)
+            made.until(handle, 1)
+            known += [token.token_id for token in made.tokens[handle]]
+            if number == 0:
+                written = made.take(handle)
+                continue
+            made.run()
+            assert made.ended[-1].usage == Usage(37, 20, cached)
