@@ -18,13 +18,13 @@ from decode_service.snapshots.images import StateImages
 from decode_service.snapshots.restoring import Restoring
 from decode_service.snapshots.writing import SnapshotWriting
 from kv_transfer.hosting.loading import load
-from segue.batch.request import EmittedToken
 from segue.batch.sampling import SamplingParams
 from segue.config import EngineConfig
 from segue.ids import Handle, RequestId, RouterId
 from segue.state.layout import Shard
 from segue.state.snapshot.config import SnapshotConfig
 from segue.state.snapshot.folder import SnapshotFolder
+from segue.tokens import EmittedToken
 from segue.wire import GenerateSpec
 
 HANDLE = Handle(1)

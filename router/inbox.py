@@ -17,11 +17,13 @@ class TokenGap(ServingError):
 class Arrivals:
     """What came since the last look. `logprobs` and `tops` are as long as `token_ids`, or empty when not asked for.
 
+    A logprob is None where the snapshot that it comes from does not know it.
+
     `scores` are logprob and alternatives of the prompt's next tokens; they came before all of `token_ids`.
     """
 
     token_ids: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
+    logprobs: list[float | None] = field(default_factory=list)
     tops: list[Top] = field(default_factory=list)
     ended: Ended | None = None
     scores: list[tuple[float, Top]] = field(default_factory=list)

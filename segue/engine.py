@@ -14,7 +14,7 @@ from segue.batch.failure import SamplingFailed
 from segue.batch.holdings import Holdings
 from segue.batch.lifecycle import Phase
 from segue.batch.news import Ended, EngineNews
-from segue.batch.request import EmittedToken, FinishReason, Request
+from segue.batch.request import FinishReason, Request
 from segue.batch.role import Role
 from segue.batch.roster import Roster
 from segue.batch.rules import end_reason, require_output, require_servable
@@ -28,6 +28,7 @@ from segue.engine_facts import EngineFacts, EngineStatus
 from segue.errors import DeadlineExceeded, ServingError
 from segue.handoff import UnitRow
 from segue.ids import SINK, Handle, Slot, WorkerId
+from segue.tokens import EmittedToken
 
 
 class Engine:
@@ -259,8 +260,7 @@ class Engine:
         """
         assert self._in_flight is None, "one step at a time is in flight"
         self.costs.begin_step()
-        plan = self._scheduler.plan()
-        if plan is None:
+        if (plan := self._scheduler.plan()) is None:
             return None
         try:
             self._in_flight = StepRecord.of(plan, self._runner.launch(plan))

@@ -16,7 +16,7 @@ from segue.batch.request import Request
 from segue.engine import Engine
 from segue.errors import ServingError, SnapshotNotReady
 from segue.ids import Handle
-from segue.state.snapshot.manifest import ManifestRequest, ManifestState, OutputToken
+from segue.state.snapshot.manifest import ManifestRequest, ManifestState
 from segue.wire import SnapshotFigures, sampling_to_json
 
 READY_S = 10.0
@@ -137,7 +137,7 @@ class Exports:
             request_id=request.request_id,
             kind=command.kind,
             prompt=tuple(request.prompt),
-            output=tuple(OutputToken(token.token_id, token.logprob, token.top) for token in request.output),
+            output=tuple(request.output),
             sampling=sampling_to_json(request.sampling),
             priority=request.priority,
             cache_salt=request.cache_salt,

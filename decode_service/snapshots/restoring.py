@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from decode_service.snapshots.identity import require_same
 from decode_service.snapshots.images import STORED_DTYPE, StateForm, StateImage
-from segue.batch.request import EmittedToken
 from segue.errors import (
     SnapshotLayoutMismatch,
     SnapshotManifestInvalid,
@@ -20,6 +19,7 @@ from segue.state.snapshot.claim import Claim
 from segue.state.snapshot.committed import CommittedSnapshot
 from segue.state.snapshot.folder import SnapshotFolder
 from segue.state.snapshot.manifest import Manifest
+from segue.tokens import EmittedToken
 from segue.wire import GenerateSpec, sampling_to_json
 
 
@@ -65,11 +65,7 @@ class Restoring:
         except BaseException:
             claim.release()
             raise
-        output = tuple(
-            EmittedToken(token.token_id, 0.0 if token.logprob is None else token.logprob, token.top)
-            for token in manifest.request.output
-        )
-        return Restored(image, output, manifest.request.cached_tokens, claim)
+        return Restored(image, manifest.request.output, manifest.request.cached_tokens, claim)
 
     def discard(self, spec: GenerateSpec) -> None:
         """Removes a snapshot of this request that is not gone on from. Raises what keeps it there."""
@@ -142,5 +138,11 @@ def _require_request(manifest: Manifest, spec: GenerateSpec) -> None:
     shared = min(len(tokens), len(spec.emitted))
     if tokens[:shared] != list(spec.emitted[:shared]):
         raise SnapshotSourceMismatch(f"snapshot {manifest.snapshot_id} has another output than the one that goes on")
+    told = request.output[len(spec.emitted) :]
+    if spec.sampling.logprobs is not None and any(token.logprob is None for token in told):
+        raise SnapshotSourceMismatch(
+            f"snapshot {manifest.snapshot_id} has output that is to be told, and does not know its logprobs: whoever "
+            "wrote it was given those tokens"
+        )
     if len(request.prompt) + len(tokens) - 1 != manifest.state.computed:
         raise SnapshotManifestInvalid(f"snapshot {manifest.snapshot_id} has no pending token at its end")

@@ -11,10 +11,10 @@ from segue.state.snapshot.manifest import (
     Manifest,
     ManifestRequest,
     ManifestState,
-    OutputToken,
     manifest_json,
 )
 from segue.state.snapshot.payload import PayloadFile, header_bytes, payload_name
+from segue.tokens import EmittedToken
 from segue.wire import GenerateSpec, StoredSnapshot, TakeSnapshot, sampling_to_json
 
 _numbers = itertools.count(1)
@@ -27,7 +27,7 @@ class FakeFolder:
         self.manifests: dict[str, Manifest] = {}
         self.claimed: dict[str, str] = {}
 
-    def write(self, spec: GenerateSpec, output: Sequence[OutputToken], asked: TakeSnapshot) -> Manifest:
+    def write(self, spec: GenerateSpec, output: Sequence[EmittedToken], asked: TakeSnapshot) -> Manifest:
         """The snapshot of a choice with that output."""
         snapshot_id = asked.snapshot_id
         computed = len(spec.prompt) + len(output) - 1

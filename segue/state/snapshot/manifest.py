@@ -7,9 +7,10 @@ from typing import Literal, TypeAlias, cast
 
 from segue.errors import SnapshotManifestInvalid, SnapshotVersionMismatch
 from segue.state.snapshot.fields import Fields, JsonObject, JsonValue, as_array, as_integer, from_json, to_json
-from segue.state.snapshot.manifest_output import OutputToken, output_from_json, output_json
+from segue.state.snapshot.manifest_output import output_from_json, output_json
 from segue.state.snapshot.manifest_payload import payload_from_json, payload_json
 from segue.state.snapshot.payload import PayloadFile, TensorRecord
+from segue.tokens import EmittedToken
 
 __all__ = [
     "FORMAT_VERSION",
@@ -17,7 +18,6 @@ __all__ = [
     "Manifest",
     "ManifestRequest",
     "ManifestState",
-    "OutputToken",
     "PayloadFile",
     "SnapshotKind",
     "TensorRecord",
@@ -48,7 +48,7 @@ class ManifestRequest:
     request_id: str
     kind: SnapshotKind
     prompt: tuple[int, ...]
-    output: tuple[OutputToken, ...]
+    output: tuple[EmittedToken, ...]
     sampling: JsonObject
     priority: int
     cache_salt: str

@@ -15,11 +15,11 @@ from decode_service.snapshots.restoring import Restored, Restoring
 from decode_service.snapshots.writing import SnapshotWriting, Written
 from kv_transfer.hosting.loading import Loaded, load
 from segue.batch.news import Ended
-from segue.batch.request import EmittedToken
 from segue.engine import Engine
 from segue.ids import Handle
 from segue.state.snapshot.config import SnapshotConfig
 from segue.state.snapshot.folder import SnapshotFolder
+from segue.tokens import EmittedToken
 from segue.wire import GenerateSpec
 from tests.handoff.pair import engine_config
 
@@ -88,9 +88,7 @@ class Room:
         asked = replace(spec, snapshot_id=snapshot_id, emitted=tuple(emitted))
         restored = self.restoring.open(asked)
         assert restored is not None
-        news = self.engine.restore(
-            asked, Handle(handle), restored.image, restored.output, restored.cached_tokens
-        )
+        news = self.engine.restore(asked, Handle(handle), restored.image, restored.output, restored.cached_tokens)
         for one, token in zip(news.handles, news.tokens, strict=True):
             self.tokens.setdefault(one, []).append(token)
         restored.claim.consume()
