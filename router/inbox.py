@@ -34,12 +34,13 @@ class Inbox:
 
     `next_index` is the first output index not seen; earlier ones are ignored, a later one is a TokenGap. The same goes
     for `next_position`, of the prompt's scores; all up to `position_limit` come before the first token. While it is
-    `held`, everything stays in it.
+    `held`, everything stays in it; only that time is up is told all the same.
     """
 
     __slots__ = (
         "_arrived",
         "_failure",
+        "_overdue",
         "_settling",
         "_waiter",
         "attempt",
@@ -65,6 +66,7 @@ class Inbox:
         self.held = False
         self._arrived = Arrivals()
         self._failure: ServingError | None = None
+        self._overdue = False
         self._waiter: asyncio.Future[None] | None = None
         self._settling: asyncio.Future[None] | None = None
 
@@ -112,6 +114,12 @@ class Inbox:
             self._failure = error
         self.wake()
 
+    def expire(self, error: ServingError) -> None:
+        """Time is up: the reader is told so even while this is held, and what is held stays."""
+        if self.held:
+            self._failure, self._overdue = error, True
+        self.fail(error)
+
     def wake(self) -> None:
         """Lets the reader look."""
         if self._waiter is not None and not self._waiter.done():
@@ -145,7 +153,7 @@ class Inbox:
     async def take(self) -> Arrivals:
         """What arrived, at least something. Raises the attempt's failure once nothing else is left."""
         while self.held or self._nothing_arrived:
-            if self._failure is not None and not self.held:
+            if self._failure is not None and (self._overdue or not self.held):
                 raise self._failure
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter

@@ -35,7 +35,8 @@ async def refuse(context: Any, error: ServingError) -> NoReturn:  # noqa: ANN401
 class FakeSnapshots:
     """Each of `refusals` is given once, to what is asked next; `failing` is given to every look into the folder.
 
-    `mute` tells no session of what left. `looked_for` are the ids that were asked for.
+    What was taken is durable once `durable` is set. `mute` tells no session of what left. `looked_for` are the ids that
+    were asked for.
     """
 
     folder: FakeFolder
@@ -43,12 +44,14 @@ class FakeSnapshots:
     looked_for: list[str] = field(default_factory=list)
     refusals: list[ServingError] = field(default_factory=list)
     deciding: asyncio.Event = field(default_factory=asyncio.Event)
+    durable: asyncio.Event = field(default_factory=asyncio.Event)
     failing: ServingError | None = None
     mute: bool = False
     reply_lost: bool = False
 
     def __post_init__(self) -> None:
         self.deciding.set()
+        self.durable.set()
 
     async def asked_for(
         self,

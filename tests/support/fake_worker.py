@@ -279,12 +279,13 @@ class FakeWorker(WorkerServicer):
             await refuse(context, SnapshotNotReady("the request is not here"))
         output = [output_token(token, choice.wanted) for token in choice.output]
         taken = self.snapshots.folder.write(choice.spec, output, asked)
-        if not asked.copy:
-            del self.live[asked.handle]
-            if not self.snapshots.mute:
-                usage = self._usage(choice)
-                ended = Ended(asked.handle, asked.attempt, FinishReason.MOVED, usage, snapshot_id=taken.snapshot_id)
-                self.say(StepNews(next(self._numbers), ended=[ended]))
+        self._note()
+        await self.snapshots.durable.wait()
+        # One that has ended meanwhile has not left.
+        if not asked.copy and self.live.pop(asked.handle, None) is not None and not self.snapshots.mute:
+            usage = self._usage(choice)
+            ended = Ended(asked.handle, asked.attempt, FinishReason.MOVED, usage, snapshot_id=taken.snapshot_id)
+            self.say(StepNews(next(self._numbers), ended=[ended]))
         self._note()
         return await self.snapshots.reply(taken, context)
 
