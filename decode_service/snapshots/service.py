@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 
 from decode_service.snapshots.commands import SnapshotDone
@@ -11,9 +12,10 @@ from decode_service.snapshots.exports import Exports
 from decode_service.snapshots.identity import snapshot_identity
 from decode_service.snapshots.images import StateImages
 from decode_service.snapshots.restoring import Restored, Restoring
+from decode_service.snapshots.threads import FolderThreads, SharedLook
 from decode_service.snapshots.writing import SnapshotWriting
 from kv_transfer.hosting.loading import Loaded
-from segue.errors import InvalidRequest, ServingError, SnapshotError, SnapshotManifestInvalid
+from segue.errors import InvalidRequest, SnapshotError, SnapshotManifestInvalid
 from segue.ids import WorkerId
 from segue.state.snapshot.config import SnapshotConfig
 from segue.state.snapshot.fields import Fields, JsonObject, from_json
@@ -24,6 +26,7 @@ from segue.wire import GenerateSpec, StoredSnapshot
 log = logging.getLogger(__name__)
 
 SWEEP_S = 60.0
+NOT_RELEASED = "a claim was not given back, its lease ends by itself: %s"
 
 
 class Snapshots:
@@ -34,6 +37,8 @@ class Snapshots:
         self._config = config
         self._folder = SnapshotFolder.open(config)
         self._writing = SnapshotWriting(self._folder)
+        self._threads = FolderThreads()
+        self._listing = SharedLook(self._threads, self._listed)
         self._owner = str(worker_id)
         self._restoring: Restoring | None = None
 
@@ -81,7 +86,7 @@ class Snapshots:
         if not (self._config.every_tokens or self._config.every_s):
             return None
         found: Restored | None = None
-        for one in reversed(await self._listed()):
+        for one in reversed(await self._listing.ask()):
             if (one.kind, one.request_id) != ("periodic", spec.request_id):
                 continue
             named = replace(spec, snapshot_id=one.snapshot_id)
@@ -89,7 +94,7 @@ class Snapshots:
                 if found is None:
                     found = await self.open(named)
                 else:
-                    await asyncio.to_thread(self._opener.discard, named)
+                    await self._threads.run(self._opener.discard, named)
             except SnapshotError as error:
                 log.info("copy %s of request %s is of no use: %s", one.snapshot_id, spec.request_id, error.message)
         return found
@@ -99,12 +104,12 @@ class Snapshots:
 
         Raises what is wrong with it; then it stays.
         """
-        opening = asyncio.create_task(asyncio.to_thread(self._opener.open, spec))
+        opening = self._threads.begin(self._opener.open, spec)
         try:
-            return await asyncio.shield(opening)
+            return await asyncio.shield(asyncio.wrap_future(opening))
         except asyncio.CancelledError:
             # The thread goes on; what it claims must not stay claimed.
-            opening.add_done_callback(_give_up)
+            opening.add_done_callback(self._give_up)
             raise
 
     @property
@@ -112,21 +117,24 @@ class Snapshots:
         assert self._restoring is not None, "snapshots are opened after the start"
         return self._restoring
 
-    async def _listed(self) -> Sequence[SnapshotSummary]:
+    def _listed(self) -> Sequence[SnapshotSummary]:
         """The oldest first; nothing where the disk fails: whoever can do without goes on without."""
         try:
-            return await asyncio.to_thread(self._folder.list)
+            return self._folder.list()
         except SnapshotError as error:
             log.warning("copies cannot be looked for: %s", error.message)
             return []
 
     async def consume(self, restored: Restored) -> None:
         """The engine has the request: from now on nobody else can go on from the snapshot. Raises SnapshotFailed."""
-        await asyncio.to_thread(restored.claim.consume)
+        await self._threads.run(restored.claim.consume)
 
     async def release(self, restored: Restored) -> None:
         """The engine did not take the request; somebody else may."""
-        await asyncio.to_thread(_release, restored)
+        try:
+            await self._threads.run(_release, restored)
+        except SnapshotError as error:
+            log.warning(NOT_RELEASED, error.message)
 
     async def list(self) -> Sequence[StoredSnapshot]:
         """All that are complete and have not expired, the oldest first; one that cannot be read says so as its kind."""
@@ -141,7 +149,7 @@ class Snapshots:
                 tp_size=one.tp_size,
                 claimed_by=one.owner,
             )
-            for one in await asyncio.to_thread(self._folder.list)
+            for one in await self._threads.run(self._folder.list)
         ]
 
     async def inspect(self, snapshot_id: str, *, verify: bool) -> bytes:
@@ -153,33 +161,37 @@ class Snapshots:
                 snapshot.verify()
             return manifest_json(snapshot.manifest)
 
-        return await asyncio.to_thread(read)
+        return await self._threads.run(read)
 
     async def delete(self, snapshot_id: str) -> None:
-        await asyncio.to_thread(self._folder.delete, snapshot_id)
+        await self._threads.run(self._folder.delete, snapshot_id)
 
     async def keep_clean(self) -> None:
         """Removes what has expired and what dead writers left, now and then, until it is cancelled."""
         while True:
             try:
-                await asyncio.to_thread(self._folder.sweep)
+                await self._threads.run(self._folder.sweep)
             except SnapshotError as error:
                 log.warning("the snapshot folder cannot be swept: %s", error.message)
             await asyncio.sleep(SWEEP_S)
 
     async def close(self) -> None:
-        """What is being written is finished."""
+        """What is being written is finished, and so is what was begun with the folder; its threads end."""
         await asyncio.to_thread(self._writing.close)
+        await asyncio.to_thread(self._threads.close)
 
-
-def _give_up(opening: "asyncio.Task[Restored | None]") -> None:
-    if not opening.cancelled() and opening.exception() is None and (restored := opening.result()) is not None:
-        _release(restored)
+    def _give_up(self, opening: "Future[Restored | None]") -> None:
+        if opening.exception() is not None or (restored := opening.result()) is None:
+            return
+        try:
+            # Whichever thread this is, it does not wait for the disk.
+            self._threads.begin(_release, restored)
+        except SnapshotError as error:
+            log.warning(NOT_RELEASED, error.message)
 
 
 def _release(restored: Restored) -> None:
     try:
         restored.claim.release()
-    except ServingError as error:
-        # Its lease ends by itself.
-        log.warning("a claim could not be given back: %s", error.message)
+    except SnapshotError as error:
+        log.warning(NOT_RELEASED, error.message)
