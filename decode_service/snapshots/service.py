@@ -19,9 +19,10 @@ from segue.errors import InvalidRequest, SnapshotError, SnapshotManifestInvalid
 from segue.ids import WorkerId
 from segue.state.snapshot.config import SnapshotConfig
 from segue.state.snapshot.fields import Fields, JsonObject, from_json
-from segue.state.snapshot.folder import SnapshotFolder, SnapshotSummary
+from segue.state.snapshot.folder import SnapshotFolder
 from segue.state.snapshot.manifest import manifest_json
-from segue.wire import GenerateSpec, StoredSnapshot
+from segue.state.snapshot.summary import SnapshotSummary
+from segue.wire import GenerateSpec
 
 log = logging.getLogger(__name__)
 
@@ -136,21 +137,9 @@ class Snapshots:
         except SnapshotError as error:
             log.warning(NOT_RELEASED, error.message)
 
-    async def list(self) -> Sequence[StoredSnapshot]:
-        """All that are complete and have not expired, the oldest first; one that cannot be read says so as its kind."""
-        return [
-            StoredSnapshot(
-                snapshot_id=one.snapshot_id,
-                request_id=one.request_id,
-                kind=one.kind or one.refused,
-                created_s=one.created_s,
-                bytes=one.bytes,
-                computed=one.computed,
-                tp_size=one.tp_size,
-                claimed_by=one.owner,
-            )
-            for one in await self._threads.run(self._folder.list)
-        ]
+    async def list(self) -> Sequence[SnapshotSummary]:
+        """All that are complete and have not expired, the oldest first. Raises SnapshotFailed."""
+        return await self._threads.run(self._folder.list)
 
     async def inspect(self, snapshot_id: str, *, verify: bool) -> bytes:
         """The manifest as JSON; with `verify` every byte of the payloads was checked."""

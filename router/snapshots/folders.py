@@ -11,7 +11,7 @@ from router.fleet import Fleet
 from router.link import Link, LinkState
 from segue.errors import ServingError, SnapshotNotFound, SnapshotsOff, WorkerUnavailable
 from segue.state.snapshot.manifest import Manifest, manifest_from_json
-from segue.wire import StoredSnapshot
+from segue.wire import SnapshotSummary
 
 T = TypeVar("T")
 
@@ -37,7 +37,7 @@ class FoundSnapshot:
 class Listed:
     """All snapshots with the addresses of the workers that have them, and the workers that did not say."""
 
-    snapshots: Sequence[tuple[StoredSnapshot, Sequence[str]]]
+    snapshots: Sequence[tuple[SnapshotSummary, Sequence[str]]]
     silent: Sequence[tuple[str, ServingError]]
 
 
@@ -54,11 +54,11 @@ class Folders:
         answers, silent = await self._ask(lambda link: link.client.list_snapshots(timeout_s))
         if silent and not answers:
             raise silent[0][1]
-        found: dict[str, tuple[StoredSnapshot, list[str]]] = {}
+        found: dict[str, tuple[SnapshotSummary, list[str]]] = {}
         for link, stored in answers:
             for each in stored:
                 found.setdefault(each.snapshot_id, (each, []))[1].append(link.address)
-        ordered = sorted(found.values(), key=lambda entry: (entry[0].created_s, entry[0].snapshot_id))
+        ordered = sorted(found.values(), key=lambda entry: entry[0].age_order)
         return Listed(ordered, [(link.address, error) for link, error in silent])
 
     async def find(self, snapshot_id: str) -> FoundSnapshot:

@@ -12,7 +12,7 @@ from router.shell import Shell
 from router.snapshots.export import Exports
 from router.snapshots.folders import Folders
 from segue.errors import InvalidRequest
-from segue.wire import StoredSnapshot
+from segue.wire import SnapshotSummary
 
 _KINDS = {False: "export", True: "copy"}
 
@@ -82,7 +82,7 @@ class SnapshotPages:
         return _json({"id": snapshot_id, "deleted": True})
 
 
-def _summary(stored: StoredSnapshot) -> dict[str, object]:
+def _summary(stored: SnapshotSummary) -> dict[str, object]:
     return {
         "id": stored.snapshot_id,
         "request_id": stored.request_id,
@@ -91,7 +91,8 @@ def _summary(stored: StoredSnapshot) -> dict[str, object]:
         "bytes": stored.bytes,
         "computed": stored.computed,
         "tp_size": stored.tp_size,
-        "claimed_by": stored.claimed_by or None,
+        "claimed_by": stored.claimed_by,
+        "refused": stored.refused,
     }
 
 

@@ -83,6 +83,7 @@ async def test_a_snapshot_is_listed_and_looked_at_and_verified() -> None:
             "computed": it.manifest.state.computed,
             "tp_size": 1,
             "claimed_by": None,
+            "refused": None,
             "where": [it.worker.address],
         }
         assert listed["unanswered"] == []
@@ -96,6 +97,17 @@ async def test_a_snapshot_is_listed_and_looked_at_and_verified() -> None:
         it.worker.snapshots.refusals = [SnapshotDigestMismatch("rank-0.safetensors: 'full' differs")]
         bad = await it.router.http.get(f"/v1/snapshots/{it.snapshot_id}?verify=true", headers=ADMIN)
         assert code(bad) == (422, "snapshot_digest_mismatch")
+
+
+async def test_one_that_its_worker_cannot_read_is_listed_with_the_reason() -> None:
+    async with kept() as it:
+        it.folder.unreadable["f" * 32] = "snapshot_failed"
+        listed = (await it.router.http.get("/v1/snapshots", headers=ADMIN)).json()["snapshots"]
+        refused = {
+            entry["id"]: (entry["refused"], entry["kind"], entry["created"], entry["request_id"]) for entry in listed
+        }
+        assert refused["f" * 32] == ("snapshot_failed", None, None, None)
+        assert refused[it.snapshot_id][:2] == (None, "export")
 
 
 async def test_a_snapshot_is_deleted_once() -> None:

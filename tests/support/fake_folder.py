@@ -15,7 +15,7 @@ from segue.state.snapshot.manifest import (
 )
 from segue.state.snapshot.payload import PayloadFile, header_bytes, payload_name
 from segue.tokens import EmittedToken
-from segue.wire import GenerateSpec, StoredSnapshot, TakeSnapshot, sampling_to_json
+from segue.wire import GenerateSpec, SnapshotSummary, TakeSnapshot, sampling_to_json
 
 _numbers = itertools.count(1)
 
@@ -26,6 +26,8 @@ class FakeFolder:
     def __init__(self) -> None:
         self.manifests: dict[str, Manifest] = {}
         self.claimed: dict[str, str] = {}
+        # Of those that are there and cannot be read: why.
+        self.unreadable: dict[str, str] = {}
 
     def write(self, spec: GenerateSpec, output: Sequence[EmittedToken], asked: TakeSnapshot) -> Manifest:
         """The snapshot of a choice with that output."""
@@ -75,9 +77,9 @@ class FakeFolder:
     def read(self, snapshot_id: str) -> bytes:
         return manifest_json(self._find(snapshot_id))
 
-    def list(self) -> tuple[StoredSnapshot, ...]:
-        return tuple(
-            StoredSnapshot(
+    def list(self) -> tuple[SnapshotSummary, ...]:
+        readable = tuple(
+            SnapshotSummary(
                 snapshot_id=snapshot_id,
                 request_id=manifest.request.request_id,
                 kind=manifest.request.kind,
@@ -85,9 +87,13 @@ class FakeFolder:
                 bytes=sum(payload.bytes for payload in manifest.payloads),
                 computed=manifest.state.computed,
                 tp_size=manifest.state.tp_size,
-                claimed_by=self.claimed.get(snapshot_id, ""),
+                claimed_by=self.claimed.get(snapshot_id),
             )
             for snapshot_id, manifest in self.manifests.items()
+        )
+        return readable + tuple(
+            SnapshotSummary(snapshot_id=snapshot_id, bytes=0, refused=why)
+            for snapshot_id, why in self.unreadable.items()
         )
 
     def take_out(self, snapshot_id: str) -> Manifest:

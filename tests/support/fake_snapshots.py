@@ -16,7 +16,7 @@ from segue.wire import (
     error_metadata,
     error_to_status,
     snapshot_taken_to_proto,
-    stored_snapshots_to_proto,
+    summaries_to_proto,
     take_snapshot_from_proto,
 )
 from tests.support.fake_folder import FakeFolder
@@ -77,7 +77,7 @@ class FakeSnapshots:
 
     async def list(self, context: Any) -> pb.ListSnapshotsReply:  # noqa: ANN401
         await self._fail(context)
-        return stored_snapshots_to_proto(self.folder.list())
+        return summaries_to_proto(self.folder.list())
 
     async def inspect(self, request: pb.InspectSnapshotRequest, context: Any) -> pb.InspectSnapshotReply:  # noqa: ANN401
         self.looked_for.append(request.snapshot_id)

@@ -49,7 +49,12 @@ def read_claim(path: Path, lease_s: float) -> ClaimRecord | None:
     except FileNotFoundError:
         return None
     except (NotRegular, SnapshotManifestInvalid):
-        return ClaimRecord("somebody unknown", "", path.lstat().st_mtime + lease_s)
+        return unknown_claim(path, lease_s)
+
+
+def unknown_claim(path: Path, lease_s: float) -> ClaimRecord:
+    """Of whoever may have written what cannot be read. Raises OSError."""
+    return ClaimRecord("somebody unknown", "", path.lstat().st_mtime + lease_s)
 
 
 def write_claim(path: Path, raw: bytes) -> None:
