@@ -96,7 +96,8 @@ class WorkerClient:
 
     async def list_snapshots(self, timeout_s: float) -> tuple[SnapshotSummary, ...]:
         call = self._stub.ListSnapshots(pb.ListSnapshotsRequest(), timeout=timeout_s)
-        return summaries_from_proto(await own_reply(call, pb.ListSnapshotsReply))
+        # A folder may have a thousand: that is milliseconds, for which nobody else should wait.
+        return await asyncio.to_thread(summaries_from_proto, await own_reply(call, pb.ListSnapshotsReply))
 
     async def inspect_snapshot(self, snapshot_id: str, timeout_s: float, *, verify: bool = False) -> bytes:
         """The manifest, as JSON. With `verify` the worker has read all payloads and found every digest right."""

@@ -26,8 +26,9 @@ class FakeFolder:
     def __init__(self) -> None:
         self.manifests: dict[str, Manifest] = {}
         self.claimed: dict[str, str] = {}
-        # Of those that are there and cannot be read: why.
+        # Of those that are there and cannot be read: why; and others, of which only the list tells.
         self.unreadable: dict[str, str] = {}
+        self.also: Sequence[SnapshotSummary] = ()
 
     def write(self, spec: GenerateSpec, output: Sequence[EmittedToken], asked: TakeSnapshot) -> Manifest:
         """The snapshot of a choice with that output."""
@@ -91,7 +92,7 @@ class FakeFolder:
             )
             for snapshot_id, manifest in self.manifests.items()
         )
-        return readable + tuple(
+        return (*readable, *self.also) + tuple(
             SnapshotSummary(snapshot_id=snapshot_id, bytes=0, refused=why)
             for snapshot_id, why in self.unreadable.items()
         )
