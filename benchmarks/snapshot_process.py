@@ -11,11 +11,11 @@ from pathlib import Path
 
 from decode_service.retraction.config import RetractionConfig
 from decode_service.retraction.parts import retraction_parts
-from decode_service.snapshots.commands import SnapshotDone, TakeSnapshot
-from decode_service.snapshots.exports import Exports
+from decode_service.snapshots.commands import SnapshotDone, WriteSnapshot
 from decode_service.snapshots.identity import snapshot_identity
 from decode_service.snapshots.images import StateImages
 from decode_service.snapshots.restoring import Restoring
+from decode_service.snapshots.taking import SnapshotTaking
 from decode_service.snapshots.writing import SnapshotWriting
 from kv_transfer.hosting.loading import load
 from segue.batch.sampling import SamplingParams
@@ -57,7 +57,7 @@ def answer(args: argparse.Namespace, folder: str) -> dict[str, object]:
     identity = snapshot_identity(loaded.identity)
     snapshots = SnapshotFolder.open(SnapshotConfig(folder=folder))
     writing, done = SnapshotWriting(snapshots), list[SnapshotDone]()
-    exports = Exports(engine, images, writing, identity, done.append)
+    taking = SnapshotTaking(engine, images, writing, identity, done.append)
     spec, output = _spec(args), list[EmittedToken]()
     if args.restore:
         restored = Restoring(snapshots, images.form, identity, "benchmark").open(spec)
@@ -72,11 +72,11 @@ def answer(args: argparse.Namespace, folder: str) -> dict[str, object]:
         output += engine.commit(record).tokens
     found: dict[str, object] = {}
     if args.export_at:
-        command = TakeSnapshot(HANDLE, 0, "export", served=len(output), about={})
-        exports.ask(command)
-        exports.turn()
+        command = WriteSnapshot(HANDLE, 0, "export", served=len(output), about={})
+        taking.ask(command)
+        taking.turn()
         writing.finish()
-        exports.done(done.pop())
+        taking.done(done.pop())
         written = command.answer.result()
         found["snapshot_id"], found["file_bytes"] = written.snapshot_id, written.bytes
         payloads = snapshots.read(written.snapshot_id).manifest.payloads

@@ -10,7 +10,7 @@ from segue.state.snapshot.manifest import SnapshotKind
 
 
 @dataclass(frozen=True, slots=True)
-class TakeSnapshot:
+class WriteSnapshot:
     """Write the whole state of a request, which runs on unless this is an export. `about` is the router's.
 
     The snapshot is called `snapshot_id`; empty: it draws a name itself.
@@ -34,6 +34,6 @@ class TakeSnapshot:
 class SnapshotDone:
     """What was asked for is durable, or has failed."""
 
-    asked: TakeSnapshot
+    asked: WriteSnapshot
     written: Written | None
     error: BaseException | None

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 
-from decode_service.snapshots.commands import TakeSnapshot
-from decode_service.snapshots.exports import Exports
+from decode_service.snapshots.commands import WriteSnapshot
+from decode_service.snapshots.taking import SnapshotTaking
 from decode_service.snapshots.writing import SnapshotWriting, Written
 from segue.batch.request import Request
 from segue.engine import Engine
@@ -32,13 +32,13 @@ class _Copied:
     ended: bool = False
 
 
-class Copies:
+class PeriodicCopies:
     """`every_tokens` and `every_s` are those of SnapshotConfig; 0: not by that."""
 
     def __init__(
         self,
         engine: Engine,
-        exports: Exports,
+        taking: SnapshotTaking,
         writing: SnapshotWriting,
         *,
         every_tokens: int,
@@ -47,7 +47,7 @@ class Copies:
     ) -> None:
         assert every_tokens or every_s, "no copies are wanted"
         self._engine = engine
-        self._exports = exports
+        self._taking = taking
         self._writing = writing
         self._every_tokens, self._every_s = every_tokens, every_s
         self._clock = clock
@@ -86,10 +86,10 @@ class Copies:
         return max(by_tokens, (now - copied.at) / self._every_s if self._every_s else 0.0)
 
     def _take(self, request: Request, copied: _Copied, now: float) -> None:
-        command = TakeSnapshot(request.handle, request.attempt, kind="periodic", served=0, about={})
+        command = WriteSnapshot(request.handle, request.attempt, kind="periodic", served=0, about={})
         command.answer.set_running_or_notify_cancel()
         try:
-            self._exports.take(command)
+            self._taking.take(command)
         except SnapshotNotReady:
             # Too many wait to be written: it stays due.
             return

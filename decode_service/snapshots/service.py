@@ -7,11 +7,11 @@ from concurrent.futures import Future
 from dataclasses import replace
 
 from decode_service.snapshots.commands import SnapshotDone
-from decode_service.snapshots.copying import Copies
-from decode_service.snapshots.exports import Exports
+from decode_service.snapshots.copying import PeriodicCopies
 from decode_service.snapshots.identity import snapshot_identity
 from decode_service.snapshots.images import StateImages
 from decode_service.snapshots.restoring import Restored, Restoring
+from decode_service.snapshots.taking import SnapshotTaking
 from decode_service.snapshots.threads import FolderThreads, SharedLook
 from decode_service.snapshots.writing import SnapshotWriting
 from kv_transfer.hosting.loading import Loaded
@@ -31,7 +31,7 @@ NOT_RELEASED = "a claim was not given back, its lease ends by itself: %s"
 
 
 class Snapshots:
-    """One folder. `exports` is called once, on the engine thread; everything else on the event loop."""
+    """One folder. `taking` is called once, on the engine thread; everything else on the event loop."""
 
     def __init__(self, config: SnapshotConfig, worker_id: WorkerId) -> None:
         """Raises ConfigError for a folder or a key that cannot be used."""
@@ -43,14 +43,14 @@ class Snapshots:
         self._owner = str(worker_id)
         self._restoring: Restoring | None = None
 
-    def exports(self, loaded: Loaded, post: Callable[[SnapshotDone], None]) -> Exports:
+    def taking(self, loaded: Loaded, post: Callable[[SnapshotDone], None]) -> SnapshotTaking:
         """What takes snapshots of an engine that was loaded. `post` takes commands for its thread."""
         built, facts = loaded.built, loaded.engine.facts
         assert built is not None, "there is no state to take"
         images = StateImages(built.storage, built.slots, facts.page_tokens, facts.window)
         identity = snapshot_identity(loaded.identity)
         self._restoring = Restoring(self._folder, images.form, identity, self._owner)
-        return Exports(loaded.engine, images, self._writing, identity, post)
+        return SnapshotTaking(loaded.engine, images, self._writing, identity, post)
 
     @staticmethod
     def about(raw: bytes) -> JsonObject:
@@ -60,12 +60,14 @@ class Snapshots:
         except SnapshotManifestInvalid as error:
             raise InvalidRequest(f"a snapshot was asked for: {error.message}") from error
 
-    def copies(self, loaded: Loaded, exports: Exports) -> Copies | None:
+    def copies(self, loaded: Loaded, taking: SnapshotTaking) -> PeriodicCopies | None:
         """What takes copies by policy; None when none are wanted."""
         config = self._config
         if not (config.every_tokens or config.every_s):
             return None
-        return Copies(loaded.engine, exports, self._writing, every_tokens=config.every_tokens, every_s=config.every_s)
+        return PeriodicCopies(
+            loaded.engine, taking, self._writing, every_tokens=config.every_tokens, every_s=config.every_s
+        )
 
     async def opened(self, spec: GenerateSpec) -> Restored | None:
         """What a request goes on from: the snapshot that it names, or a copy of one that had begun elsewhere, if any.

@@ -1,4 +1,4 @@
-"""What of snapshots takes long is done beside the event loop, and what a list says does not depend on who says it first."""
+"""What of snapshots takes long is done beside the event loop; a list does not depend on who says something first."""
 
 import threading
 

@@ -92,10 +92,11 @@ class FakeFolder:
             )
             for snapshot_id, manifest in self.manifests.items()
         )
-        return (*readable, *self.also) + tuple(
+        unreadable = [
             SnapshotSummary(snapshot_id=snapshot_id, bytes=0, refused=why)
             for snapshot_id, why in self.unreadable.items()
-        )
+        ]
+        return (*readable, *self.also, *unreadable)
 
     def take_out(self, snapshot_id: str) -> Manifest:
         """It is resumed, or deleted."""
