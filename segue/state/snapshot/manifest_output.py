@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from segue.errors import SnapshotManifestInvalid
-from segue.state.snapshot.fields import JsonValue, as_array, as_integer, as_number, number_json
+from segue.state.snapshot.fields import JsonValue, as_array, as_number, as_token, number_json
 from segue.tokens import EmittedToken
 
 
@@ -26,7 +26,7 @@ def output_from_json(values: Sequence[object], where: str) -> tuple[EmittedToken
 def _token(value: object, where: str) -> EmittedToken:
     token_id, logprob, top = _parts(value, where, 3)
     return EmittedToken(
-        as_integer(token_id, where),
+        as_token(token_id, where),
         None if logprob is None else as_number(logprob, where),
         tuple(_alternative(one, where) for one in as_array(top, where)),
     )
@@ -34,7 +34,7 @@ def _token(value: object, where: str) -> EmittedToken:
 
 def _alternative(value: object, where: str) -> tuple[int, float]:
     token_id, logprob = _parts(value, where, 2)
-    return as_integer(token_id, where), as_number(logprob, where)
+    return as_token(token_id, where), as_number(logprob, where)
 
 
 def _parts(value: object, where: str, count: int) -> list[object]:
