@@ -24,6 +24,7 @@ from segue.ids import Handle, RequestId, RouterId
 from segue.state.layout import Shard
 from segue.state.snapshot.config import SnapshotConfig
 from segue.state.snapshot.folder import SnapshotFolder
+from segue.state.snapshot.names import new_id
 from segue.tokens import EmittedToken
 from segue.wire import GenerateSpec
 
@@ -72,7 +73,7 @@ def answer(args: argparse.Namespace, folder: str) -> dict[str, object]:
         output += engine.commit(record).tokens
     found: dict[str, object] = {}
     if args.export_at:
-        command = WriteSnapshot(HANDLE, 0, "export", served=len(output), about={})
+        command = WriteSnapshot(HANDLE, 0, "export", served=len(output), about={}, snapshot_id=new_id())
         taking.ask(command)
         taking.turn()
         writing.finish()

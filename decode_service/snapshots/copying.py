@@ -17,6 +17,7 @@ from segue.batch.request import Request
 from segue.engine import Engine
 from segue.errors import SnapshotNotReady
 from segue.ids import Handle
+from segue.state.snapshot.names import new_id
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +28,7 @@ class _Copied:
 
     tokens: int
     at: float
-    snapshot_id: str = ""
+    snapshot_id: str | None = None
     under_way: bool = False
     ended: bool = False
 
@@ -86,7 +87,9 @@ class PeriodicCopies:
         return max(by_tokens, (now - copied.at) / self._every_s if self._every_s else 0.0)
 
     def _take(self, request: Request, copied: _Copied, now: float) -> None:
-        command = WriteSnapshot(request.handle, request.attempt, kind="periodic", served=0, about={})
+        command = WriteSnapshot(
+            request.handle, request.attempt, kind="periodic", served=0, about={}, snapshot_id=new_id()
+        )
         command.answer.set_running_or_notify_cancel()
         try:
             self._taking.take(command)
@@ -110,6 +113,6 @@ class PeriodicCopies:
         if copied.ended:
             self.ended(handle)
 
-    def _discard(self, snapshot_id: str) -> None:
-        if snapshot_id:
+    def _discard(self, snapshot_id: str | None) -> None:
+        if snapshot_id is not None:
             self._writing.discard(snapshot_id)

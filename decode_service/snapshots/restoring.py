@@ -52,14 +52,16 @@ class Restoring:
         it was doubtful and there is none. Raises the Snapshot... error that says what is wrong with it, and then
         leaves it as it was.
         """
-        snapshot = self._find(spec)
+        # On the wire an empty name is none.
+        claimant = spec.claimant or None
+        snapshot = self._find(spec, claimant)
         if snapshot is None:
             return None
         manifest = snapshot.manifest
         require_same(manifest.snapshot_id, manifest.state.identity, self._identity)
         self._require_form(manifest)
         _require_request(manifest, spec)
-        claim = snapshot.claim(self._owner, spec.claimant)
+        claim = snapshot.claim(self._owner, claimant)
         try:
             image = self._load(snapshot, claim)
         except BaseException:
@@ -72,17 +74,17 @@ class Restoring:
         _require_request(self._folder.read(spec.snapshot_id).manifest, spec)
         self._folder.delete(spec.snapshot_id)
 
-    def _find(self, spec: GenerateSpec) -> CommittedSnapshot | None:
+    def _find(self, spec: GenerateSpec, claimant: str | None) -> CommittedSnapshot | None:
         try:
             return self._folder.read(spec.snapshot_id)
         except SnapshotNotFound:
-            if not spec.claimant:
+            if claimant is None:
                 raise
-            if self._folder.is_spent(spec.snapshot_id, spec.claimant):
+            if self._folder.is_spent(spec.snapshot_id, claimant):
                 return None
             if not spec.snapshot_doubtful:
                 raise
-        if self._folder.forbid(spec.snapshot_id, spec.claimant):
+        if self._folder.forbid(spec.snapshot_id, claimant):
             return None
         # It has just been committed; or it is somebody else's.
         return self._folder.read(spec.snapshot_id)

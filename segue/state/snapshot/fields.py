@@ -69,6 +69,10 @@ class Fields:
     def text(self, name: str, *, length_max: int) -> str:
         return as_text(self.take(name), self._named(name), length_max=length_max)
 
+    def text_or_none(self, name: str, *, length_max: int) -> str | None:
+        value = self.take(name)
+        return None if value is None else as_text(value, self._named(name), length_max=length_max)
+
     def flag(self, name: str) -> bool:
         value = self.take(name)
         if not isinstance(value, bool):

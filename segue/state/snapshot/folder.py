@@ -65,14 +65,14 @@ class SnapshotFolder:
             raise ConfigError(f"snapshot.folder {config.folder} is not usable: {error}", param="folder") from error
         return SnapshotFolder(ground)
 
-    def begin(self, bytes_expected: int, snapshot_id: str = "") -> SnapshotWriter:
+    def begin(self, bytes_expected: int, snapshot_id: str | None = None) -> SnapshotWriter:
         """Room for a snapshot of so many bytes of tensors, once those are removed that nobody needs.
 
         It is called `snapshot_id` if whoever asked for it has drawn a name, which must be new. Raises
         SnapshotFolderFull naming the limit, or SnapshotFailed.
         """
         assert bytes_expected >= 0, "a size is not negative"
-        assert not snapshot_id or is_id(snapshot_id), "no path is made of what is no id"
+        assert snapshot_id is None or is_id(snapshot_id), "no path is made of what is no id"
         self.sweep()
         ground = self._ground
         with ground.lock.held(), disk_errors(f"cannot begin a snapshot in {ground.root}"):
@@ -195,10 +195,10 @@ class SnapshotFolder:
         )
 
 
-def _key(config: SnapshotConfig) -> bytes:
-    """The secret, without a line's end, which editors add; empty if none is configured. Raises ConfigError."""
+def _key(config: SnapshotConfig) -> bytes | None:
+    """The secret, without a line's end, which editors add; None if none is configured. Raises ConfigError."""
     if not config.key_file:
-        return b""
+        return None
     try:
         raw = read_bounded(Path(config.key_file).resolve(), KEY_BYTES_MAX)
     except OSError as error:

@@ -19,11 +19,11 @@ unix_time: Clock = time.time
 
 @dataclass(frozen=True, slots=True)
 class Ground:
-    """One snapshot folder. `key` is empty where nothing is signed; `clock` tells Unix time."""
+    """One snapshot folder. `key` is None where nothing is signed; `clock` tells Unix time."""
 
     root: Path
     config: SnapshotConfig
-    key: bytes
+    key: bytes | None
     clock: Clock
 
     @property
@@ -49,7 +49,7 @@ class Ground:
             found = unknown_claim(self.root / snapshot_id / CLAIM, self.config.claim_s)
             return found if found.until_s > self.clock() else None
 
-    def require_unclaimed(self, snapshot_id: str, claimant: str = "") -> None:
+    def require_unclaimed(self, snapshot_id: str, claimant: str | None = None) -> None:
         """Raises SnapshotClaimed, or SnapshotNotFound when the snapshot is gone. The caller holds the lock.
 
         A claim for the same `claimant` is no obstacle: it tries again because its last try is lost.
@@ -58,7 +58,7 @@ class Ground:
             if not is_committed(self.root / snapshot_id):
                 raise SnapshotNotFound(f"there is no snapshot {snapshot_id} any more")
             claim = self.possible_claim(snapshot_id)
-        if claim is not None and not (claimant and claim.claimant == claimant):
+        if claim is not None and (claimant is None or claim.claimant != claimant):
             raise claimed(snapshot_id, claim)
 
 

@@ -19,6 +19,7 @@ from segue.engine import Engine
 from segue.ids import Handle
 from segue.state.snapshot.config import SnapshotConfig
 from segue.state.snapshot.folder import SnapshotFolder
+from segue.state.snapshot.names import new_id
 from segue.tokens import EmittedToken
 from segue.wire import GenerateSpec
 from tests.handoff.pair import engine_config
@@ -68,7 +69,7 @@ class Room:
 
     def take(self, handle: Handle, *, copy: bool = False, served: int = 0) -> Written:
         """A snapshot of a request, as it stands now. Raises what kept it from being taken."""
-        command = WriteSnapshot(handle, 0, "copy" if copy else "export", served, {})
+        command = WriteSnapshot(handle, 0, "copy" if copy else "export", served, {}, new_id())
         self.taking.ask(command)
         self.taking.turn()
         self.writing.finish()
