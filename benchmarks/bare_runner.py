@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
-from segue.batch.request import EmittedToken, Request
+from segue.batch.request import Request
 from segue.batch.sampling import SamplingParams
 from segue.batch.step import StepPlan, StepRow
 from segue.ids import Handle, Page, RequestId, Slot
@@ -16,7 +16,7 @@ from segue.state.needs import page_count
 from segue.state.spec import uses_ssm_state
 from segue.state.storage import Storage
 from segue.state.tables import StateTables
-from segue.tokens import token_array
+from segue.tokens import EmittedToken, token_array
 
 PAGE_TOKENS = 64
 STEP_TOKENS = 1024

@@ -11,20 +11,21 @@ from pathlib import Path
 
 from decode_service.retraction.config import RetractionConfig
 from decode_service.retraction.parts import retraction_parts
-from decode_service.snapshots.commands import SnapshotDone, TakeSnapshot
-from decode_service.snapshots.exports import Exports
+from decode_service.snapshots.commands import SnapshotDone, WriteSnapshot
 from decode_service.snapshots.identity import snapshot_identity
 from decode_service.snapshots.images import StateImages
 from decode_service.snapshots.restoring import Restoring
+from decode_service.snapshots.taking import SnapshotTaking
 from decode_service.snapshots.writing import SnapshotWriting
 from kv_transfer.hosting.loading import load
-from segue.batch.request import EmittedToken
 from segue.batch.sampling import SamplingParams
 from segue.config import EngineConfig
 from segue.ids import Handle, RequestId, RouterId
 from segue.state.layout import Shard
 from segue.state.snapshot.config import SnapshotConfig
 from segue.state.snapshot.folder import SnapshotFolder
+from segue.state.snapshot.names import new_id
+from segue.tokens import EmittedToken
 from segue.wire import GenerateSpec
 
 HANDLE = Handle(1)
@@ -57,12 +58,12 @@ def answer(args: argparse.Namespace, folder: str) -> dict[str, object]:
     identity = snapshot_identity(loaded.identity)
     snapshots = SnapshotFolder.open(SnapshotConfig(folder=folder))
     writing, done = SnapshotWriting(snapshots), list[SnapshotDone]()
-    exports = Exports(engine, images, writing, identity, done.append)
+    taking = SnapshotTaking(engine, images, writing, identity, done.append)
     spec, output = _spec(args), list[EmittedToken]()
     if args.restore:
         restored = Restoring(snapshots, images.form, identity, "benchmark").open(spec)
         assert restored is not None, "the snapshot is there"
-        engine.restore(spec, HANDLE, restored.image, restored.output)
+        engine.restore(spec, HANDLE, restored.image, restored.output, restored.cached_tokens)
         restored.claim.consume()
     else:
         engine.submit(spec, HANDLE)
@@ -72,11 +73,11 @@ def answer(args: argparse.Namespace, folder: str) -> dict[str, object]:
         output += engine.commit(record).tokens
     found: dict[str, object] = {}
     if args.export_at:
-        command = TakeSnapshot(HANDLE, 0, "export", served=len(output), about={})
-        exports.ask(command)
-        exports.turn()
+        command = WriteSnapshot(HANDLE, 0, "export", served=len(output), about={}, snapshot_id=new_id())
+        taking.ask(command)
+        taking.turn()
         writing.finish()
-        exports.done(done.pop())
+        taking.done(done.pop())
         written = command.answer.result()
         found["snapshot_id"], found["file_bytes"] = written.snapshot_id, written.bytes
         payloads = snapshots.read(written.snapshot_id).manifest.payloads

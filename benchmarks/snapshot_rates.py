@@ -19,10 +19,11 @@ from segue.state.needs import first_window_page, page_count
 from segue.state.recurrent import SlotStates
 from segue.state.snapshot.config import SnapshotConfig
 from segue.state.snapshot.folder import SnapshotFolder
-from segue.state.snapshot.manifest import ManifestRequest, ManifestState, OutputToken
+from segue.state.snapshot.manifest import ManifestRequest, ManifestState
 from segue.state.spec import ComponentName, ModelState
 from segue.state.storage import Storage
 from segue.state.tables import StateTables
+from segue.tokens import EmittedToken
 
 T = TypeVar("T")
 
@@ -116,7 +117,7 @@ def _about(bench: Bench) -> tuple[ManifestRequest, ManifestState]:
         request_id="rates",
         kind="export",
         prompt=(1,) * bench.depth,
-        output=(OutputToken(1, 0.0, ()),),
+        output=(EmittedToken(1, 0.0, ()),),
         sampling={},
         priority=0,
         cache_salt="",

@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from decode_service.snapshots.commands import SnapshotDone, TakeSnapshot
+from decode_service.snapshots.commands import SnapshotDone, WriteSnapshot
 from decode_service.snapshots.restoring import Restored
 from kv_transfer.sender_words import Granted, Unpin, Unwanted
 from segue.engine_facts import EngineStatus
@@ -47,7 +47,7 @@ class Depart:
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class Collect:
     """A worker comes for the state of a request that has left; `accepted` ends with None, or with what refused it."""
 
     handle: Handle
@@ -151,10 +151,10 @@ Command: TypeAlias = (
     | CheckpointArrived
     | SettledTicket
     | PeerDied
-    | TakeSnapshot
+    | WriteSnapshot
     | SnapshotDone
     | Depart
-    | Claim
+    | Collect
     | Granted
     | Unwanted
     | Unpin

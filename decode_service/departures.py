@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from decode_service.commands import Claim, Depart
+from decode_service.commands import Collect, Depart
 from decode_service.intake import Intake
 from kv_transfer.export import Export
 from kv_transfer.sender_words import Chunk, Complete, Due, Granted, SenderEvent, Unpin, Unwanted
@@ -59,12 +59,12 @@ class Departures:
         """States that are kept for others."""
         return len(self._kept)
 
-    def apply(self, command: Depart | Claim | Granted | Unwanted | Unpin) -> None:
+    def apply(self, command: Depart | Collect | Granted | Unwanted | Unpin) -> None:
         match command:
             case Depart():
                 self._leaving[command.handle] = command.attempt
-            case Claim():
-                self._claim(command)
+            case Collect():
+                self._collect(command)
             case Granted():
                 self._hand_over(command)
             case Unpin():
@@ -120,7 +120,7 @@ class Departures:
             return not request.moved and not self._intake.is_coming(request.handle)
         return request.phase is Phase.WAITING
 
-    def _claim(self, command: Claim) -> None:
+    def _collect(self, command: Collect) -> None:
         if not command.accepted.set_running_or_notify_cancel():
             return  # The receiver left before its turn.
         spec, kept = command.spec, self._kept.get(command.handle)

@@ -180,6 +180,7 @@ class Fetch:
             case BlockBytes():
                 await self._pass_bytes(message)
             case Finished():
+                require_report(self._spec, message, self._sender)
                 await self._all_bytes_written()
                 self._put(Arrived(handle, attempt, message, call))
             case CheckpointPushed():
@@ -236,3 +237,10 @@ def lost_on_the_way(error: ServingError, address: str) -> ServingError:
     if isinstance(error, TransferFailed) or (error.client_fault and not isinstance(error, QueueFull | TransferRefused)):
         return error
     return PeerLost(f"worker {address}, which kept the request's state: {error.message}")
+
+
+def require_report(spec: GenerateSpec, finished: Finished, sender: str) -> None:
+    """Raises TransferFailed for a token that is to be told, and comes without what is to be told of it."""
+    told = spec.moved is None
+    if told and spec.sampling.logprobs is not None and finished.token.logprob is None:
+        raise TransferFailed(f"worker {sender} sent a first token without the logprob that was asked for")

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
-from segue.batch.request import EmittedToken
 from segue.batch.scores import Scores, Top
 from segue.errors import InvalidRequest
 from segue.ids import Handle, RequestId, RouterId
+from segue.tokens import EmittedToken
 from segue.wire import Ended, GenerateSpec
 
 

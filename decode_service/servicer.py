@@ -15,7 +15,7 @@ from segue.wire import (
     router_message_from_proto,
     snapshot_taken_to_proto,
     status_to_proto,
-    stored_snapshots_to_proto,
+    summaries_to_proto,
     take_snapshot_from_proto,
     worker_message_to_proto,
 )
@@ -69,7 +69,7 @@ class Servicer(WorkerServicer):
         request: pb.ListSnapshotsRequest,
         context: grpc.aio.ServicerContext[pb.ListSnapshotsRequest, pb.ListSnapshotsReply],
     ) -> pb.ListSnapshotsReply:
-        return stored_snapshots_to_proto(await self._worker.snapshots.list())
+        return summaries_to_proto(await self._worker.snapshots.list())
 
     async def InspectSnapshot(  # noqa: N802
         self,

@@ -70,7 +70,8 @@ class Session:
                 attempts.append(request.attempt)
                 indices.append(index)
                 token_ids.append(token.token_id)
-                logprobs.append(token.logprob)
+                assert token.logprob is not None or not request.wants_logprobs, "what is told of a token is known"
+                logprobs.append(0.0 if token.logprob is None else token.logprob)
                 tops.append(token.top)
             if request.ended is not None and not request.end_sent:
                 ended.append(request.ended)

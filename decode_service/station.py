@@ -9,7 +9,7 @@ from decode_service.commands import (
     Asked,
     Bytes,
     CheckpointArrived,
-    Claim,
+    Collect,
     Command,
     Depart,
     Fail,
@@ -22,10 +22,10 @@ from decode_service.commands import (
 )
 from decode_service.departures import Departures
 from decode_service.intake import Intake, Reply
-from decode_service.snapshots.commands import SnapshotDone, TakeSnapshot
-from decode_service.snapshots.copying import Copies
-from decode_service.snapshots.exports import Exports
+from decode_service.snapshots.commands import SnapshotDone, WriteSnapshot
+from decode_service.snapshots.copying import PeriodicCopies
 from decode_service.snapshots.restoring import Restored
+from decode_service.snapshots.taking import SnapshotTaking
 from kv_transfer.export import Export
 from kv_transfer.hosting.config import TransferConfig
 from kv_transfer.hosting.loading import Loaded
@@ -68,10 +68,10 @@ class DecodeStation:
         intake: Intake | None,
         config: TransferConfig,
         departures: Departures | None = None,
-        exports: Exports | None = None,
-        copies: Copies | None = None,
+        taking: SnapshotTaking | None = None,
+        copies: PeriodicCopies | None = None,
     ) -> None:
-        self._exports, self._copies = exports, copies
+        self._taking, self._copies = taking, copies
         self._config, self._extend_by = config, Rule(config.extend_by)
         self._engine = engine
         self._intake = intake
@@ -84,19 +84,22 @@ class DecodeStation:
 
     @staticmethod
     def of(
-        loaded: Loaded, config: TransferConfig, exports: Exports | None = None, copies: Copies | None = None
+        loaded: Loaded,
+        config: TransferConfig,
+        taking: SnapshotTaking | None = None,
+        copies: PeriodicCopies | None = None,
     ) -> "DecodeStation":
-        """A station for what was loaded, which takes snapshots by `exports` and `copies` of them by policy."""
+        """A station for what was loaded, which takes snapshots by `taking` and `copies` of them by policy."""
         engine = loaded.engine
         if loaded.built is None or engine.facts.role is not Role.DECODE:
-            return DecodeStation(engine, None, config, exports=exports, copies=copies)
+            return DecodeStation(engine, None, config, taking=taking, copies=copies)
         facts = engine.facts
         reservations = Reservations(loaded.built.pools, time.monotonic, lease_s=config.lease_s)
         side = Side(facts.layouts, facts.page_tokens, facts.window)
         intake = Intake(engine, Receiver(reservations, loaded.built.storage, side))
         export = Export(loaded.built.storage, facts.page_tokens)
         departures = Departures(engine, intake, export, verify=config.verify, keep_s=config.keep_s)
-        return DecodeStation(engine, intake, config, departures, exports, copies)
+        return DecodeStation(engine, intake, config, departures, taking, copies)
 
     def apply(self, command: Command) -> None:
         match command:
@@ -109,15 +112,15 @@ class DecodeStation:
                 self._engine.finish(command.handle, command.attempt, command.kept)
                 self._dismiss(command)
             case Report():
-                snapshots = SnapshotFigures() if self._exports is None else self._exports.figures
+                snapshots = SnapshotFigures() if self._taking is None else self._taking.figures
                 command.answer.set_result(WorkerFigures(self._engine.status(), self._transfers(), snapshots))
-            case TakeSnapshot():
-                assert self._exports is not None, "a worker without a snapshot folder takes none"
-                self._exports.ask(command)
+            case WriteSnapshot():
+                assert self._taking is not None, "a worker without a snapshot folder takes none"
+                self._taking.ask(command)
             case SnapshotDone():
-                assert self._exports is not None, "a worker without a snapshot folder has written none"
-                self._exports.done(command)
-            case Depart() | Claim() | Granted() | Unwanted() | Unpin():
+                assert self._taking is not None, "a worker without a snapshot folder has written none"
+                self._taking.done(command)
+            case Depart() | Collect() | Granted() | Unwanted() | Unpin():
                 assert self._departures is not None, f"{command} came to a worker that nobody leaves"
                 self._departures.apply(command)
             case _:
@@ -141,8 +144,8 @@ class DecodeStation:
         self._told = False
         # Whoever is too late gives back what it was promised before anybody else is let in.
         self._engine.expire()
-        if self._exports is not None:
-            self._exports.turn()
+        if self._taking is not None:
+            self._taking.turn()
         if self._copies is not None:
             self._copies.turn()
         self._note_ended()
@@ -163,7 +166,7 @@ class DecodeStation:
     def wait_s(self) -> float | None:
         if self._busy:
             return 0
-        if self._exports is not None and self._exports.waiting:
+        if self._taking is not None and self._taking.waiting:
             return WAIT_S
         times = [self._engine.next_deadline(), None if self._intake is None else self._intake.next_expiry()]
         if self._intake is not None and self._intake.stuck_for_s(self._config.quarantine_share):
@@ -203,7 +206,9 @@ class DecodeStation:
 
     def _restore(self, command: Submit, restored: Restored) -> None:
         try:
-            news = self._engine.restore(command.spec, command.handle, restored.image, restored.output)
+            news = self._engine.restore(
+                command.spec, command.handle, restored.image, restored.output, restored.cached_tokens
+            )
         except ContextTooLong as error:
             raise SnapshotCapacity(f"snapshot {command.spec.snapshot_id} does not fit here: {error.message}") from error
         self._news.append(news)

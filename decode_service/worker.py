@@ -11,12 +11,12 @@ from functools import partial
 from typing import Any
 
 from decode_service.attachments import Attachments
-from decode_service.commands import Claim, Command, Depart, Report, WorkerFigures
+from decode_service.commands import Collect, Command, Depart, Report, WorkerFigures
 from decode_service.fetches import Fetches
 from decode_service.ledger import Ledger
 from decode_service.live import LiveRequest
 from decode_service.session import Session
-from decode_service.snapshots.commands import TakeSnapshot
+from decode_service.snapshots.commands import WriteSnapshot
 from decode_service.snapshots.service import Snapshots
 from decode_service.station import DecodeNews, DecodeStation
 from decode_service.stream import Stream, first_attach
@@ -52,12 +52,12 @@ from segue.wire import (
     Heartbeat,
     RouterMessage,
     SnapshotTaken,
+    TakeSnapshot,
     Usage,
     WorkerDescription,
     WorkerMessage,
     WorkerStatus,
 )
-from segue.wire import TakeSnapshot as SnapshotAsked
 from segue.wire.channel import PLAIN, TlsConfig
 
 log = logging.getLogger(__name__)
@@ -137,7 +137,7 @@ class Worker:
             self._fetches = Fetches(self._exchange, self._mailbox.put, self._break, self._transfer)
             self._taking.fetches = self._fetches
             self._servings = Servings(
-                self._exchange, self._transfer, self._named, self._claim, self._mailbox.put, self._break
+                self._exchange, self._transfer, self._named, self._collect, self._mailbox.put, self._break
             )
         self._refusal = None
 
@@ -153,13 +153,13 @@ class Worker:
             raise SnapshotsOff(f"worker {self.worker_id} has no snapshot folder")
         return self._snapshots
 
-    async def take_snapshot(self, asked: SnapshotAsked) -> SnapshotTaken:
+    async def take_snapshot(self, asked: TakeSnapshot) -> SnapshotTaken:
         """Writes the whole state of a live request. Returns when it is durable.
 
         Raises SnapshotsOff, SnapshotNotReady, or what kept it from being written.
         """
         about = self.snapshots.about(asked.about)
-        command = TakeSnapshot(
+        command = WriteSnapshot(
             asked.handle, asked.attempt, "copy" if asked.copy else "export", asked.served, about, asked.snapshot_id
         )
         if self._ledger.find(asked.router_id, asked.handle, asked.attempt) is None or self._over:
@@ -333,8 +333,8 @@ class Worker:
         """On the engine thread."""
         if self._snapshots is None:
             return DecodeStation.of(loaded, self._transfer)
-        exports = self._snapshots.exports(loaded, self._mailbox.put)
-        return DecodeStation.of(loaded, self._transfer, exports, self._snapshots.copies(loaded, exports))
+        taking = self._snapshots.taking(loaded, self._mailbox.put)
+        return DecodeStation.of(loaded, self._transfer, taking, self._snapshots.copies(loaded, taking))
 
     def _hear(self, session: Session, message: Cancel | Finish | Heartbeat) -> None:
         if isinstance(message, Heartbeat):
@@ -358,10 +358,10 @@ class Worker:
             raise InvalidRequest(f"worker {self.worker_id} computes no prompts for others")
         return moved.handle, moved.attempt
 
-    def _claim(self, start: Start, handle: Handle) -> "Future[None]":
-        claim = Claim(handle, self._named(start)[1], start.request)
-        self._mailbox.offer(claim)
-        return claim.accepted
+    def _collect(self, start: Start, handle: Handle) -> "Future[None]":
+        collect = Collect(handle, self._named(start)[1], start.request)
+        self._mailbox.offer(collect)
+        return collect.accepted
 
     def _control(self, message: Cancel | Finish) -> None:
         if self._ledger.leave(message):

@@ -12,7 +12,7 @@ from deploy.answers import events, reaching, require_success
 from segue.errors import ConfigError, ServingError
 
 KEY_VARIABLE = "SEGUE_ADMIN_KEY"
-_HEAD = ("snapshot", "kind", "taken", "size", "positions", "ranks", "request", "claimed by", "where")
+_HEAD = ("snapshot", "kind", "taken", "size", "positions", "ranks", "request", "claimed by", "refused", "where")
 
 
 def admin_key(file: Path | None, environment: Mapping[str, str]) -> str:
@@ -125,15 +125,20 @@ def sheet(said: Mapping[str, Any]) -> str:
 def _row(entry: Mapping[str, Any]) -> tuple[str, ...]:
     return (
         entry["id"],
-        entry["kind"],
-        _when(entry["created"]),
+        _known(entry["kind"]),
+        "-" if entry["created"] is None else _when(entry["created"]),
         _size(entry["bytes"]),
-        str(entry["computed"]),
-        str(entry["tp_size"]),
-        entry["request_id"],
-        entry["claimed_by"] or "-",
+        _known(entry["computed"]),
+        _known(entry["tp_size"]),
+        _known(entry["request_id"]),
+        _known(entry["claimed_by"]),
+        _known(entry["refused"]),
         ", ".join(entry["where"]),
     )
+
+
+def _known(value: object) -> str:
+    return "-" if value is None else str(value)
 
 
 def _text(choice: Mapping[str, Any]) -> str:

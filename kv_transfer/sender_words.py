@@ -6,9 +6,10 @@ from typing import TypeAlias
 
 from kv_transfer.plan import TransferPlan
 from segue.batch.news import Ended, Usage
-from segue.batch.request import EmittedToken, FinishReason
+from segue.batch.request import FinishReason
 from segue.handoff import StateDigest, UnitRow
 from segue.ids import Handle
+from segue.tokens import EmittedToken
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,11 +10,12 @@ from kv_transfer.sender_words import Complete, Due, Granted, Last, SenderEvent, 
 from prefill_service.commands import Command, Report, Submit
 from segue.batch.lifecycle import Phase
 from segue.batch.news import EngineNews, Usage
-from segue.batch.request import EmittedToken, Request
+from segue.batch.request import Request
 from segue.batch.step import StepRecord
 from segue.engine import Engine
 from segue.errors import ServingError
 from segue.ids import Handle
+from segue.tokens import EmittedToken
 
 
 class PrefillStation:

@@ -340,4 +340,4 @@ class Dispatch:
 
     def _expire(self) -> None:
         if self._inbox is not None:
-            self._inbox.fail(DeadlineExceeded("the request took longer than it was given"))
+            self._inbox.expire(DeadlineExceeded("the request took longer than it was given"))

@@ -17,11 +17,13 @@ class TokenGap(ServingError):
 class Arrivals:
     """What came since the last look. `logprobs` and `tops` are as long as `token_ids`, or empty when not asked for.
 
+    A logprob is None where the snapshot that it comes from does not know it.
+
     `scores` are logprob and alternatives of the prompt's next tokens; they came before all of `token_ids`.
     """
 
     token_ids: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
+    logprobs: list[float | None] = field(default_factory=list)
     tops: list[Top] = field(default_factory=list)
     ended: Ended | None = None
     scores: list[tuple[float, Top]] = field(default_factory=list)
@@ -32,12 +34,13 @@ class Inbox:
 
     `next_index` is the first output index not seen; earlier ones are ignored, a later one is a TokenGap. The same goes
     for `next_position`, of the prompt's scores; all up to `position_limit` come before the first token. While it is
-    `held`, everything stays in it.
+    `held`, everything stays in it; only that time is up is told all the same.
     """
 
     __slots__ = (
         "_arrived",
         "_failure",
+        "_overdue",
         "_settling",
         "_waiter",
         "attempt",
@@ -63,6 +66,7 @@ class Inbox:
         self.held = False
         self._arrived = Arrivals()
         self._failure: ServingError | None = None
+        self._overdue = False
         self._waiter: asyncio.Future[None] | None = None
         self._settling: asyncio.Future[None] | None = None
 
@@ -110,6 +114,12 @@ class Inbox:
             self._failure = error
         self.wake()
 
+    def expire(self, error: ServingError) -> None:
+        """Time is up: the reader is told so even while this is held, and what is held stays."""
+        if self.held:
+            self._failure, self._overdue = error, True
+        self.fail(error)
+
     def wake(self) -> None:
         """Lets the reader look."""
         if self._waiter is not None and not self._waiter.done():
@@ -143,7 +153,7 @@ class Inbox:
     async def take(self) -> Arrivals:
         """What arrived, at least something. Raises the attempt's failure once nothing else is left."""
         while self.held or self._nothing_arrived:
-            if self._failure is not None and not self.held:
+            if self._failure is not None and (self._overdue or not self.held):
                 raise self._failure
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter

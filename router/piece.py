@@ -21,8 +21,8 @@ class Piece:
         return Piece(self.text + later.text, self.reports + later.reports)
 
 
-def report(token_bytes: TokenBytes, token_id: int, offset: int, score: tuple[float, Top] | None) -> TokenReport:
-    """What is said of a token whose text starts at `offset`. `score`: its logprob and alternatives, if it has one."""
+def report(token_bytes: TokenBytes, token_id: int, offset: int, score: tuple[float | None, Top] | None) -> TokenReport:
+    """What is said of a token whose text starts at `offset`. `score`: its logprob and alternatives, if it has them."""
     token = _text(token_bytes, token_id)
     if score is None:
         return TokenReport(token, offset, None, ())

@@ -14,7 +14,7 @@ from segue.batch.failure import SamplingFailed
 from segue.batch.holdings import Holdings
 from segue.batch.lifecycle import Phase
 from segue.batch.news import Ended, EngineNews
-from segue.batch.request import EmittedToken, FinishReason, Request
+from segue.batch.request import FinishReason, Request
 from segue.batch.role import Role
 from segue.batch.roster import Roster
 from segue.batch.rules import end_reason, require_output, require_servable
@@ -28,6 +28,7 @@ from segue.engine_facts import EngineFacts, EngineStatus
 from segue.errors import DeadlineExceeded, ServingError
 from segue.handoff import UnitRow
 from segue.ids import SINK, Handle, Slot, WorkerId
+from segue.tokens import EmittedToken
 
 
 class Engine:
@@ -77,16 +78,18 @@ class Engine:
         self.costs.count(choice)
         return not choice.here
 
-    def restore(self, spec: GenerateSpec, handle: Handle, backup: Backup, output: Sequence[EmittedToken]) -> EngineNews:
+    def restore(
+        self, spec: GenerateSpec, handle: Handle, backup: Backup, output: Sequence[EmittedToken], cached_tokens: int
+    ) -> EngineNews:
         """Takes a request that goes on from `backup`, its state before the last of `output`; raises as `submit` does.
         Output that the router has beyond that is computed again, output that it lacks is news.
         """
-        request, known = self._request(spec, handle), len(spec.emitted)
-        request.output[: len(output)], request.computed = output, backup.depth
+        request = self._request(spec, handle)
+        request.output[: len(output)], request.computed, request.cached_tokens = output, backup.depth, cached_tokens
         self._scheduler.restore(request, backup)
         self._roster.enter(request)
         news = EngineNews(self._steps)
-        news.add_all(handle, request.attempt, known, output[known:])
+        news.add_all(handle, request.attempt, len(spec.emitted), output[len(spec.emitted) :])
         return news
 
     def cancel(self, handle: Handle, attempt: int) -> None:
@@ -257,8 +260,7 @@ class Engine:
         """
         assert self._in_flight is None, "one step at a time is in flight"
         self.costs.begin_step()
-        plan = self._scheduler.plan()
-        if plan is None:
+        if (plan := self._scheduler.plan()) is None:
             return None
         try:
             self._in_flight = StepRecord.of(plan, self._runner.launch(plan))
@@ -320,10 +322,8 @@ class Engine:
     def expire(self) -> None:
         """Ends requests whose deadline has passed; `launch` does it too, an idle loop must at `next_deadline`."""
         for request in self._roster.overdue(self._clock()):
-            error = DeadlineExceeded(
-                f"request {request.request_id} passed its deadline after {len(request.output)} tokens"
-            )
-            self._end(request, FinishReason.ERROR, error)
+            late = f"request {request.request_id} passed its deadline after {len(request.output)} tokens"
+            self._end(request, FinishReason.ERROR, DeadlineExceeded(late))
 
     # Inspection
 

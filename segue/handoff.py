@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from segue.batch.news import Usage
-from segue.batch.request import EmittedToken
 from segue.batch.submission import GenerateSpec
 from segue.errors import ServingError
 from segue.ids import RequestId, ReservationId, WorkerId
 from segue.state.spec import ComponentName
+from segue.tokens import EmittedToken
 
 
 class Part(StrEnum):

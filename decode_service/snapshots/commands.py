@@ -10,10 +10,10 @@ from segue.state.snapshot.manifest import SnapshotKind
 
 
 @dataclass(frozen=True, slots=True)
-class TakeSnapshot:
+class WriteSnapshot:
     """Write the whole state of a request, which runs on unless this is an export. `about` is the router's.
 
-    The snapshot is called `snapshot_id`; empty: it draws a name itself.
+    The snapshot is called `snapshot_id`, which whoever wants it has drawn.
     """
 
     handle: Handle
@@ -21,7 +21,7 @@ class TakeSnapshot:
     kind: SnapshotKind
     served: int
     about: JsonObject
-    snapshot_id: str = ""
+    snapshot_id: str
     answer: "Future[Written]" = field(default_factory=Future)
 
     @property
@@ -34,6 +34,6 @@ class TakeSnapshot:
 class SnapshotDone:
     """What was asked for is durable, or has failed."""
 
-    asked: TakeSnapshot
+    asked: WriteSnapshot
     written: Written | None
     error: BaseException | None

@@ -10,13 +10,14 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 
-from decode_service.snapshots.commands import TakeSnapshot
-from decode_service.snapshots.exports import Exports
+from decode_service.snapshots.commands import WriteSnapshot
+from decode_service.snapshots.taking import SnapshotTaking
 from decode_service.snapshots.writing import SnapshotWriting, Written
 from segue.batch.request import Request
 from segue.engine import Engine
 from segue.errors import SnapshotNotReady
 from segue.ids import Handle
+from segue.state.snapshot.names import new_id
 
 log = logging.getLogger(__name__)
 
@@ -27,18 +28,18 @@ class _Copied:
 
     tokens: int
     at: float
-    snapshot_id: str = ""
+    snapshot_id: str | None = None
     under_way: bool = False
     ended: bool = False
 
 
-class Copies:
+class PeriodicCopies:
     """`every_tokens` and `every_s` are those of SnapshotConfig; 0: not by that."""
 
     def __init__(
         self,
         engine: Engine,
-        exports: Exports,
+        taking: SnapshotTaking,
         writing: SnapshotWriting,
         *,
         every_tokens: int,
@@ -47,7 +48,7 @@ class Copies:
     ) -> None:
         assert every_tokens or every_s, "no copies are wanted"
         self._engine = engine
-        self._exports = exports
+        self._taking = taking
         self._writing = writing
         self._every_tokens, self._every_s = every_tokens, every_s
         self._clock = clock
@@ -86,10 +87,12 @@ class Copies:
         return max(by_tokens, (now - copied.at) / self._every_s if self._every_s else 0.0)
 
     def _take(self, request: Request, copied: _Copied, now: float) -> None:
-        command = TakeSnapshot(request.handle, request.attempt, kind="periodic", served=0, about={})
+        command = WriteSnapshot(
+            request.handle, request.attempt, kind="periodic", served=0, about={}, snapshot_id=new_id()
+        )
         command.answer.set_running_or_notify_cancel()
         try:
-            self._exports.take(command)
+            self._taking.take(command)
         except SnapshotNotReady:
             # Too many wait to be written: it stays due.
             return
@@ -110,6 +113,6 @@ class Copies:
         if copied.ended:
             self.ended(handle)
 
-    def _discard(self, snapshot_id: str) -> None:
-        if snapshot_id:
+    def _discard(self, snapshot_id: str | None) -> None:
+        if snapshot_id is not None:
             self._writing.discard(snapshot_id)

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from decode_service.snapshots.identity import require_same
 from decode_service.snapshots.images import STORED_DTYPE, StateForm, StateImage
-from segue.batch.request import EmittedToken
 from segue.errors import (
     SnapshotLayoutMismatch,
     SnapshotManifestInvalid,
@@ -20,6 +19,7 @@ from segue.state.snapshot.claim import Claim
 from segue.state.snapshot.committed import CommittedSnapshot
 from segue.state.snapshot.folder import SnapshotFolder
 from segue.state.snapshot.manifest import Manifest
+from segue.tokens import EmittedToken
 from segue.wire import GenerateSpec, sampling_to_json
 
 
@@ -27,11 +27,13 @@ from segue.wire import GenerateSpec, sampling_to_json
 class Restored:
     """A claimed snapshot in memory: its state, and the output that goes with it, pending token last.
 
+    `cached_tokens` are those of the prompt whose state was reused when the request began.
     `named` says whether it was asked for, or only found: then the request could go on without it.
     """
 
     image: StateImage
     output: tuple[EmittedToken, ...]
+    cached_tokens: int
     claim: Claim
     named: bool = True
 
@@ -50,41 +52,39 @@ class Restoring:
         it was doubtful and there is none. Raises the Snapshot... error that says what is wrong with it, and then
         leaves it as it was.
         """
-        snapshot = self._find(spec)
+        # On the wire an empty name is none.
+        claimant = spec.claimant or None
+        snapshot = self._find(spec, claimant)
         if snapshot is None:
             return None
         manifest = snapshot.manifest
         require_same(manifest.snapshot_id, manifest.state.identity, self._identity)
         self._require_form(manifest)
         _require_request(manifest, spec)
-        claim = snapshot.claim(self._owner, spec.claimant)
+        claim = snapshot.claim(self._owner, claimant)
         try:
             image = self._load(snapshot, claim)
         except BaseException:
             claim.release()
             raise
-        output = tuple(
-            EmittedToken(token.token_id, 0.0 if token.logprob is None else token.logprob, token.top)
-            for token in manifest.request.output
-        )
-        return Restored(image, output, claim)
+        return Restored(image, manifest.request.output, manifest.request.cached_tokens, claim)
 
     def discard(self, spec: GenerateSpec) -> None:
         """Removes a snapshot of this request that is not gone on from. Raises what keeps it there."""
         _require_request(self._folder.read(spec.snapshot_id).manifest, spec)
         self._folder.delete(spec.snapshot_id)
 
-    def _find(self, spec: GenerateSpec) -> CommittedSnapshot | None:
+    def _find(self, spec: GenerateSpec, claimant: str | None) -> CommittedSnapshot | None:
         try:
             return self._folder.read(spec.snapshot_id)
         except SnapshotNotFound:
-            if not spec.claimant:
+            if claimant is None:
                 raise
-            if self._folder.is_spent(spec.snapshot_id, spec.claimant):
+            if self._folder.is_spent(spec.snapshot_id, claimant):
                 return None
             if not spec.snapshot_doubtful:
                 raise
-        if self._folder.forbid(spec.snapshot_id, spec.claimant):
+        if self._folder.forbid(spec.snapshot_id, claimant):
             return None
         # It has just been committed; or it is somebody else's.
         return self._folder.read(spec.snapshot_id)
@@ -140,5 +140,11 @@ def _require_request(manifest: Manifest, spec: GenerateSpec) -> None:
     shared = min(len(tokens), len(spec.emitted))
     if tokens[:shared] != list(spec.emitted[:shared]):
         raise SnapshotSourceMismatch(f"snapshot {manifest.snapshot_id} has another output than the one that goes on")
+    told = request.output[len(spec.emitted) :]
+    if spec.sampling.logprobs is not None and any(token.logprob is None for token in told):
+        raise SnapshotSourceMismatch(
+            f"snapshot {manifest.snapshot_id} has output that is to be told, and does not know its logprobs: whoever "
+            "wrote it was given those tokens"
+        )
     if len(request.prompt) + len(tokens) - 1 != manifest.state.computed:
         raise SnapshotManifestInvalid(f"snapshot {manifest.snapshot_id} has no pending token at its end")

@@ -3,48 +3,54 @@
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 
 from decode_service.snapshots.commands import SnapshotDone
-from decode_service.snapshots.copying import Copies
-from decode_service.snapshots.exports import Exports
+from decode_service.snapshots.copying import PeriodicCopies
 from decode_service.snapshots.identity import snapshot_identity
 from decode_service.snapshots.images import StateImages
 from decode_service.snapshots.restoring import Restored, Restoring
+from decode_service.snapshots.taking import SnapshotTaking
+from decode_service.snapshots.threads import FolderThreads, SharedLook
 from decode_service.snapshots.writing import SnapshotWriting
 from kv_transfer.hosting.loading import Loaded
-from segue.errors import InvalidRequest, ServingError, SnapshotError, SnapshotManifestInvalid
+from segue.errors import InvalidRequest, SnapshotError, SnapshotManifestInvalid
 from segue.ids import WorkerId
 from segue.state.snapshot.config import SnapshotConfig
 from segue.state.snapshot.fields import Fields, JsonObject, from_json
-from segue.state.snapshot.folder import SnapshotFolder, SnapshotSummary
+from segue.state.snapshot.folder import SnapshotFolder
 from segue.state.snapshot.manifest import manifest_json
-from segue.wire import GenerateSpec, StoredSnapshot
+from segue.state.snapshot.summary import SnapshotSummary
+from segue.wire import GenerateSpec
 
 log = logging.getLogger(__name__)
 
 SWEEP_S = 60.0
+NOT_RELEASED = "a claim was not given back, its lease ends by itself: %s"
 
 
 class Snapshots:
-    """One folder. `exports` is called once, on the engine thread; everything else on the event loop."""
+    """One folder. `taking` is called once, on the engine thread; everything else on the event loop."""
 
     def __init__(self, config: SnapshotConfig, worker_id: WorkerId) -> None:
         """Raises ConfigError for a folder or a key that cannot be used."""
         self._config = config
         self._folder = SnapshotFolder.open(config)
         self._writing = SnapshotWriting(self._folder)
+        self._threads = FolderThreads()
+        self._listing = SharedLook(self._threads, self._listed)
         self._owner = str(worker_id)
         self._restoring: Restoring | None = None
 
-    def exports(self, loaded: Loaded, post: Callable[[SnapshotDone], None]) -> Exports:
+    def taking(self, loaded: Loaded, post: Callable[[SnapshotDone], None]) -> SnapshotTaking:
         """What takes snapshots of an engine that was loaded. `post` takes commands for its thread."""
         built, facts = loaded.built, loaded.engine.facts
         assert built is not None, "there is no state to take"
         images = StateImages(built.storage, built.slots, facts.page_tokens, facts.window)
         identity = snapshot_identity(loaded.identity)
         self._restoring = Restoring(self._folder, images.form, identity, self._owner)
-        return Exports(loaded.engine, images, self._writing, identity, post)
+        return SnapshotTaking(loaded.engine, images, self._writing, identity, post)
 
     @staticmethod
     def about(raw: bytes) -> JsonObject:
@@ -54,12 +60,14 @@ class Snapshots:
         except SnapshotManifestInvalid as error:
             raise InvalidRequest(f"a snapshot was asked for: {error.message}") from error
 
-    def copies(self, loaded: Loaded, exports: Exports) -> Copies | None:
+    def copies(self, loaded: Loaded, taking: SnapshotTaking) -> PeriodicCopies | None:
         """What takes copies by policy; None when none are wanted."""
         config = self._config
         if not (config.every_tokens or config.every_s):
             return None
-        return Copies(loaded.engine, exports, self._writing, every_tokens=config.every_tokens, every_s=config.every_s)
+        return PeriodicCopies(
+            loaded.engine, taking, self._writing, every_tokens=config.every_tokens, every_s=config.every_s
+        )
 
     async def opened(self, spec: GenerateSpec) -> Restored | None:
         """What a request goes on from: the snapshot that it names, or a copy of one that had begun elsewhere, if any.
@@ -81,7 +89,7 @@ class Snapshots:
         if not (self._config.every_tokens or self._config.every_s):
             return None
         found: Restored | None = None
-        for one in reversed(await self._listed()):
+        for one in reversed(await self._listing.ask()):
             if (one.kind, one.request_id) != ("periodic", spec.request_id):
                 continue
             named = replace(spec, snapshot_id=one.snapshot_id)
@@ -89,7 +97,7 @@ class Snapshots:
                 if found is None:
                     found = await self.open(named)
                 else:
-                    await asyncio.to_thread(self._opener.discard, named)
+                    await self._threads.run(self._opener.discard, named)
             except SnapshotError as error:
                 log.info("copy %s of request %s is of no use: %s", one.snapshot_id, spec.request_id, error.message)
         return found
@@ -99,12 +107,12 @@ class Snapshots:
 
         Raises what is wrong with it; then it stays.
         """
-        opening = asyncio.create_task(asyncio.to_thread(self._opener.open, spec))
+        opening = self._threads.begin(self._opener.open, spec)
         try:
-            return await asyncio.shield(opening)
+            return await asyncio.shield(asyncio.wrap_future(opening))
         except asyncio.CancelledError:
             # The thread goes on; what it claims must not stay claimed.
-            opening.add_done_callback(_give_up)
+            opening.add_done_callback(self._give_up)
             raise
 
     @property
@@ -112,37 +120,28 @@ class Snapshots:
         assert self._restoring is not None, "snapshots are opened after the start"
         return self._restoring
 
-    async def _listed(self) -> Sequence[SnapshotSummary]:
+    def _listed(self) -> Sequence[SnapshotSummary]:
         """The oldest first; nothing where the disk fails: whoever can do without goes on without."""
         try:
-            return await asyncio.to_thread(self._folder.list)
+            return self._folder.list()
         except SnapshotError as error:
             log.warning("copies cannot be looked for: %s", error.message)
             return []
 
     async def consume(self, restored: Restored) -> None:
         """The engine has the request: from now on nobody else can go on from the snapshot. Raises SnapshotFailed."""
-        await asyncio.to_thread(restored.claim.consume)
+        await self._threads.run(restored.claim.consume)
 
     async def release(self, restored: Restored) -> None:
         """The engine did not take the request; somebody else may."""
-        await asyncio.to_thread(_release, restored)
+        try:
+            await self._threads.run(_release, restored)
+        except SnapshotError as error:
+            log.warning(NOT_RELEASED, error.message)
 
-    async def list(self) -> Sequence[StoredSnapshot]:
-        """All that are complete and have not expired, the oldest first; one that cannot be read says so as its kind."""
-        return [
-            StoredSnapshot(
-                snapshot_id=one.snapshot_id,
-                request_id=one.request_id,
-                kind=one.kind or one.refused,
-                created_s=one.created_s,
-                bytes=one.bytes,
-                computed=one.computed,
-                tp_size=one.tp_size,
-                claimed_by=one.owner,
-            )
-            for one in await asyncio.to_thread(self._folder.list)
-        ]
+    async def list(self) -> Sequence[SnapshotSummary]:
+        """All that are complete and have not expired, the oldest first. Raises SnapshotFailed."""
+        return await self._threads.run(self._folder.list)
 
     async def inspect(self, snapshot_id: str, *, verify: bool) -> bytes:
         """The manifest as JSON; with `verify` every byte of the payloads was checked."""
@@ -153,33 +152,37 @@ class Snapshots:
                 snapshot.verify()
             return manifest_json(snapshot.manifest)
 
-        return await asyncio.to_thread(read)
+        return await self._threads.run(read)
 
     async def delete(self, snapshot_id: str) -> None:
-        await asyncio.to_thread(self._folder.delete, snapshot_id)
+        await self._threads.run(self._folder.delete, snapshot_id)
 
     async def keep_clean(self) -> None:
         """Removes what has expired and what dead writers left, now and then, until it is cancelled."""
         while True:
             try:
-                await asyncio.to_thread(self._folder.sweep)
+                await self._threads.run(self._folder.sweep)
             except SnapshotError as error:
                 log.warning("the snapshot folder cannot be swept: %s", error.message)
             await asyncio.sleep(SWEEP_S)
 
     async def close(self) -> None:
-        """What is being written is finished."""
+        """What is being written is finished, and so is what was begun with the folder; its threads end."""
         await asyncio.to_thread(self._writing.close)
+        await asyncio.to_thread(self._threads.close)
 
-
-def _give_up(opening: "asyncio.Task[Restored | None]") -> None:
-    if not opening.cancelled() and opening.exception() is None and (restored := opening.result()) is not None:
-        _release(restored)
+    def _give_up(self, opening: "Future[Restored | None]") -> None:
+        if opening.exception() is not None or (restored := opening.result()) is None:
+            return
+        try:
+            # Whichever thread this is, it does not wait for the disk.
+            self._threads.begin(_release, restored)
+        except SnapshotError as error:
+            log.warning(NOT_RELEASED, error.message)
 
 
 def _release(restored: Restored) -> None:
     try:
         restored.claim.release()
-    except ServingError as error:
-        # Its lease ends by itself.
-        log.warning("a claim could not be given back: %s", error.message)
+    except SnapshotError as error:
+        log.warning(NOT_RELEASED, error.message)

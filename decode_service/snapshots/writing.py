@@ -50,17 +50,23 @@ class SnapshotWriting:
     ) -> "Future[Written]":
         """Begins to write, under a name that was drawn for it if it is not empty.
 
-        The future ends with what was written, or with the ServingError that kept it from being.
+        The future ends with what was written, or with the ServingError that kept it from being: after `close`, at once.
         """
         with self._counting:
+            if self._closing:
+                failed: Future[Written] = Future()
+                failed.set_exception(_ending())
+                return failed
             self._under_way += 1
-        future = self._pool.submit(self._write, image, request, state, snapshot_id)
+            future = self._pool.submit(self._write, image, request, state, snapshot_id)
         future.add_done_callback(self._done)
         return future
 
     def discard(self, snapshot_id: str) -> None:
-        """Nobody needs that snapshot any more."""
-        self._pool.submit(self._delete, snapshot_id)
+        """Nobody needs that snapshot any more. After `close` it is left to expire."""
+        with self._counting:
+            if not self._closing:
+                self._pool.submit(self._delete, snapshot_id)
 
     def finish(self) -> None:
         """Waits until everything that was submitted is written, or has failed."""
@@ -68,7 +74,8 @@ class SnapshotWriting:
 
     def close(self) -> None:
         """Whatever is being written is finished, no other write is begun, and what nobody needs is still removed."""
-        self._closing = True
+        with self._counting:
+            self._closing = True
         self._pool.shutdown(wait=True)
 
     def _done(self, _: "Future[Written]") -> None:
@@ -84,7 +91,7 @@ class SnapshotWriting:
 
     def _write(self, image: StateImage, request: ManifestRequest, state: ManifestState, snapshot_id: str) -> Written:
         if self._closing:
-            raise SnapshotFailed("the worker ends before the snapshot was written")
+            raise _ending()
         with self._folder.begin(image.bytes, snapshot_id) as writer:
             payloads = tuple(writer.write_rank(rank, [*payload.values()]) for rank, payload in enumerate(image.ranks))
             manifest = Manifest(
@@ -100,3 +107,7 @@ class SnapshotWriting:
         size = sum(payload.bytes for payload in payloads)
         log.info("snapshot %s: %d bytes of request %s", writer.snapshot_id, size, request.request_id)
         return Written(writer.snapshot_id, image.depth, size)
+
+
+def _ending() -> SnapshotFailed:
+    return SnapshotFailed("the worker ends before the snapshot was written")

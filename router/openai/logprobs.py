@@ -19,7 +19,8 @@ class TokenText:
 class TokenReport:
     """One token, its logprob, and the best alternatives, best first. `offset` is where its text starts.
 
-    `logprob` is None for a prompt token that has none: the first, and what was not to be scored.
+    `logprob` is None for a prompt token that has none: the first, and what was not to be scored. It is so too for a
+    token out of a snapshot whose writer did not know it.
     """
 
     token: TokenText
@@ -32,7 +33,6 @@ def chat_logprobs(reports: Sequence[TokenReport]) -> dict[str, object]:
     """`choices[].logprobs` of chat completions."""
     content = []
     for report in reports:
-        assert report.logprob is not None, "every output token has a logprob"
         entry = _entry(report.token, report.logprob)
         entry["top_logprobs"] = [_entry(token, logprob) for token, logprob in report.top]
         content.append(entry)
@@ -55,8 +55,12 @@ def _alternatives(report: TokenReport) -> dict[str, float] | None:
     return {token.text: _finite(logprob) for token, logprob in report.top}
 
 
-def _entry(token: TokenText, logprob: float) -> dict[str, object]:
-    return {"token": token.text, "logprob": _finite(logprob), "bytes": list(token.data)}
+def _entry(token: TokenText, logprob: float | None) -> dict[str, object]:
+    return {
+        "token": token.text,
+        "logprob": None if logprob is None else _finite(logprob),
+        "bytes": list(token.data),
+    }
 
 
 def _finite(logprob: float) -> float:

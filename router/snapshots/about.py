@@ -62,24 +62,17 @@ def about_from_json(value: JsonObject) -> About:
             fingerprint=fields.text("fingerprint", length_max=_NAME_LENGTH_MAX),
             seed=fields.integer("seed"),
         ),
-        include_usage=_flag(fields, "include_usage"),
+        include_usage=fields.flag("include_usage"),
         text=TextOptions(
-            echo=_flag(fields, "echo"),
+            echo=fields.flag("echo"),
             stops=_stops(fields),
-            include_stop=_flag(fields, "include_stop"),
-            skip_special_tokens=_flag(fields, "skip_special_tokens"),
+            include_stop=fields.flag("include_stop"),
+            skip_special_tokens=fields.flag("skip_special_tokens"),
         ),
         sent=Sent(fields.integer("sent_characters"), fields.integer("sent_reports")),
     )
     fields.close()
     return about
-
-
-def _flag(fields: Fields, name: str) -> bool:
-    value = fields.take(name)
-    if not isinstance(value, bool):
-        raise SnapshotManifestInvalid(f"about.{name} is {value!r:.80}, neither true nor false")
-    return value
 
 
 def _stops(fields: Fields) -> StopAutomaton | None:

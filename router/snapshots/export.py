@@ -1,6 +1,5 @@
 """Takes a snapshot of a live request at the worker that has it, so that what its client has is exactly what it says."""
 
-import asyncio
 import logging
 from dataclasses import dataclass
 from functools import partial
@@ -11,7 +10,8 @@ from router.link import Link
 from router.openai.plan import PlannedChoice
 from router.shell import Shell
 from router.snapshots.about import about_json
-from router.snapshots.running import INLINE_TOKENS_MAX, Running, served_tokens
+from router.snapshots.beside import TOKENS_INLINE_MAX, beside
+from router.snapshots.running import Running, served_tokens
 from segue.errors import InvalidRequest, ServingError, SnapshotNotReady, SnapshotsOff, WorkerUnavailable
 from segue.state.snapshot.names import new_id
 from segue.wire import SnapshotTaken, TakeSnapshot
@@ -95,12 +95,13 @@ class Exports:
         # Taken at one moment: a copy's request runs on.
         about, output = running.about(choice), tuple(choice.taken)
         served = partial(served_tokens, self._shell.tokenizer, target.planned, running.text, output, about.sent)
+        walked = len(output) + (len(target.planned.prompt) if running.text.echo else 0)
         return TakeSnapshot(
             router_id=self._shell.fleet.router_id,
             handle=inbox.handle,
             attempt=inbox.attempt,
             copy=copy,
-            served=served() if len(output) <= INLINE_TOKENS_MAX else await asyncio.to_thread(served),
+            served=await beside(walked, TOKENS_INLINE_MAX, served),
             about=about_json(about),
             snapshot_id=new_id(),
         )

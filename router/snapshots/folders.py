@@ -4,20 +4,20 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 from router.config import RouterConfig
 from router.fleet import Fleet
 from router.link import Link, LinkState
+from router.snapshots.beside import BYTES_INLINE_MAX, ENTRIES_INLINE_MAX, beside
 from segue.errors import ServingError, SnapshotNotFound, SnapshotsOff, WorkerUnavailable
 from segue.state.snapshot.manifest import Manifest, manifest_from_json
-from segue.wire import StoredSnapshot
+from segue.wire import SnapshotSummary
 
 T = TypeVar("T")
 
 _ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
-# A manifest above this many bytes is read on a thread: it would hold up every stream for more than a millisecond.
-_INLINE_BYTES_MAX = 16 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class FoundSnapshot:
 class Listed:
     """All snapshots with the addresses of the workers that have them, and the workers that did not say."""
 
-    snapshots: Sequence[tuple[StoredSnapshot, Sequence[str]]]
+    snapshots: Sequence[tuple[SnapshotSummary, Sequence[str]]]
     silent: Sequence[tuple[str, ServingError]]
 
 
@@ -54,11 +54,9 @@ class Folders:
         answers, silent = await self._ask(lambda link: link.client.list_snapshots(timeout_s))
         if silent and not answers:
             raise silent[0][1]
-        found: dict[str, tuple[StoredSnapshot, list[str]]] = {}
-        for link, stored in answers:
-            for each in stored:
-                found.setdefault(each.snapshot_id, (each, []))[1].append(link.address)
-        ordered = sorted(found.values(), key=lambda entry: (entry[0].created_s, entry[0].snapshot_id))
+        told = [(link.address, stored) for link, stored in answers]
+        count = sum(len(stored) for _, stored in told)
+        ordered = await beside(count, ENTRIES_INLINE_MAX, partial(_together, told))
         return Listed(ordered, [(link.address, error) for link, error in silent])
 
     async def find(self, snapshot_id: str) -> FoundSnapshot:
@@ -70,10 +68,7 @@ class Folders:
             raise _worst(silent)
         raw = answers[0][1]
         where = f"the manifest of snapshot {snapshot_id}"
-        if len(raw) <= _INLINE_BYTES_MAX:
-            manifest = manifest_from_json(raw, where)
-        else:
-            manifest = await asyncio.to_thread(manifest_from_json, raw, where)
+        manifest = await beside(len(raw), BYTES_INLINE_MAX, partial(manifest_from_json, raw, where))
         return FoundSnapshot([link for link, _ in answers], manifest, raw)
 
     async def verify(self, snapshot: FoundSnapshot) -> None:
@@ -117,6 +112,19 @@ class Folders:
         if not ready:
             raise WorkerUnavailable("no worker that keeps snapshots is ready")
         return ready
+
+
+def _together(
+    told: Sequence[tuple[str, Sequence[SnapshotSummary]]],
+) -> Sequence[tuple[SnapshotSummary, Sequence[str]]]:
+    """What the workers at these addresses have, the oldest first; of what several see, what one can read counts."""
+    found: dict[str, tuple[SnapshotSummary, list[str]]] = {}
+    for address, stored in told:
+        for each in stored:
+            before, where = found.get(each.snapshot_id, (each, []))
+            where.append(address)
+            found[each.snapshot_id] = (each if before.refused else before, where)
+    return sorted(found.values(), key=lambda entry: entry[0].age_order)
 
 
 def _require_id(snapshot_id: str) -> None:

@@ -1,20 +1,25 @@
 """The admin endpoints of snapshots but resuming: a page each; the key was asked for at the door."""
 
+from collections.abc import AsyncIterator
+from functools import partial
+
 import orjson
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 
 from router.http import read_body
 from router.openai.bodies import parse_body
 from router.openai.events import error_object
 from router.shell import Shell
+from router.snapshots.beside import ENTRIES_INLINE_MAX, beside
 from router.snapshots.export import Exports
-from router.snapshots.folders import Folders
+from router.snapshots.folders import Folders, Listed
 from segue.errors import InvalidRequest
-from segue.wire import StoredSnapshot
+from segue.wire import SnapshotSummary
 
 _KINDS = {False: "export", True: "copy"}
+_PIECE_BYTES = 256 << 10
 
 
 class ExportBody(BaseModel):
@@ -51,12 +56,7 @@ class SnapshotPages:
     async def list(self, request: Request) -> Response:
         """All snapshots, the oldest first, and the workers that did not say what they have."""
         listed = await self._folders.listed()
-        return _json(
-            {
-                "snapshots": [{**_summary(stored), "where": where} for stored, where in listed.snapshots],
-                "unanswered": [{"address": address, **error_object(error)} for address, error in listed.silent],
-            }
-        )
+        return _answer(await beside(len(listed.snapshots), ENTRIES_INLINE_MAX, partial(_list, listed)))
 
     async def inspect(self, request: Request) -> Response:
         """One snapshot's manifest; with `verify=true` after every digest was found right."""
@@ -66,13 +66,14 @@ class SnapshotPages:
         found = await self._folders.find(request.path_params["snapshot_id"])
         if verify == "true":
             await self._folders.verify(found)
-        return _json(
-            {
-                "id": found.manifest.snapshot_id,
-                "where": found.addresses,
-                "verified": verify == "true",
-                "manifest": orjson.Fragment(found.raw),
-            }
+        head = {"id": found.manifest.snapshot_id, "where": found.addresses, "verified": verify == "true"}
+        # The manifest is JSON already, and may be long: it goes out as it came, piece by piece.
+        before, after = orjson.dumps(head)[:-1] + b',"manifest":', b"}"
+        length = len(before) + len(found.raw) + len(after)
+        return StreamingResponse(
+            _pieces(before, found.raw, after),
+            media_type="application/json",
+            headers={"content-length": str(length)},
         )
 
     async def delete(self, request: Request) -> Response:
@@ -82,7 +83,22 @@ class SnapshotPages:
         return _json({"id": snapshot_id, "deleted": True})
 
 
-def _summary(stored: StoredSnapshot) -> dict[str, object]:
+async def _pieces(*parts: bytes) -> AsyncIterator[bytes]:
+    for part in parts:
+        for start in range(0, len(part), _PIECE_BYTES):
+            yield part[start : start + _PIECE_BYTES]
+
+
+def _list(listed: Listed) -> bytes:
+    return orjson.dumps(
+        {
+            "snapshots": [{**_summary(stored), "where": where} for stored, where in listed.snapshots],
+            "unanswered": [{"address": address, **error_object(error)} for address, error in listed.silent],
+        }
+    )
+
+
+def _summary(stored: SnapshotSummary) -> dict[str, object]:
     return {
         "id": stored.snapshot_id,
         "request_id": stored.request_id,
@@ -91,9 +107,14 @@ def _summary(stored: StoredSnapshot) -> dict[str, object]:
         "bytes": stored.bytes,
         "computed": stored.computed,
         "tp_size": stored.tp_size,
-        "claimed_by": stored.claimed_by or None,
+        "claimed_by": stored.claimed_by,
+        "refused": stored.refused,
     }
 
 
 def _json(value: object) -> Response:
-    return Response(orjson.dumps(value), media_type="application/json")
+    return _answer(orjson.dumps(value))
+
+
+def _answer(body: bytes) -> Response:
+    return Response(body, media_type="application/json")

@@ -1,6 +1,7 @@
 """POST /v1/snapshots/{id}/resume: the rest of a request, streamed or whole, as an ASGI application."""
 
 import asyncio
+from functools import partial
 
 from pydantic import BaseModel, ConfigDict
 from starlette.types import Receive, Scope, Send
@@ -13,8 +14,9 @@ from router.openai.bodies import parse_body
 from router.openai.events import format_of
 from router.response import Response
 from router.shell import Shell
+from router.snapshots.beside import TOKENS_INLINE_MAX, beside
 from router.snapshots.folders import Folders, FoundSnapshot
-from router.snapshots.running import INLINE_TOKENS_MAX, Running
+from router.snapshots.running import Running
 from router.snapshots.stored import StoredRequest, stored_request
 from segue.errors import (
     Cancelled,
@@ -70,11 +72,12 @@ class Resume:
         """Raises what makes it impossible to go on with at any of these workers."""
         worker = found.links[0].description
         assert worker is not None, "only described workers are asked for snapshots"
-        tokenizer, manifest = self._shell.tokenizer, found.manifest
-        if len(manifest.request.output) <= INLINE_TOKENS_MAX:
-            stored = stored_request(manifest, worker, tokenizer)
-        else:
-            stored = await asyncio.to_thread(stored_request, manifest, worker, tokenizer)
+        request = found.manifest.request
+        stored = await beside(
+            len(request.prompt) + len(request.output),
+            TOKENS_INLINE_MAX,
+            partial(stored_request, found.manifest, worker, self._shell.tokenizer),
+        )
         wanted = stored.about.heading.model
         served = {link.description.model_name for link in found.links if link.description is not None}
         if wanted not in served:

@@ -12,9 +12,6 @@ from router.text.tokenizer import Tokenizer
 from segue.errors import ErrorKind, ServingError
 from segue.ids import RequestId
 
-# An output above this many tokens is turned into text on a thread: it would hold up every stream for a millisecond.
-INLINE_TOKENS_MAX = 1024
-
 
 class RequestNotFound(ServingError):
     """No request of this name is live at this router."""

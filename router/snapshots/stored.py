@@ -53,8 +53,7 @@ def _unsent(request: ManifestRequest, about: About, planned: PlannedChoice, text
     for token in request.output:
         arrived = Arrivals([token.token_id])
         if scored:
-            if token.logprob is None:
-                raise SnapshotManifestInvalid("logprobs were asked for, and an output token has none")
+            # None where its writer did not know it; what is not known is told as that, if it is still to be told.
             arrived.logprobs.append(token.logprob)
             arrived.tops.append(token.top)
         piece = text.push(arrived)

@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from segue.batch.request import EmittedToken, FinishReason, Request
+from segue.batch.request import FinishReason, Request
 from segue.batch.scores import PromptScores
 from segue.errors import ServingError
 from segue.ids import Handle
+from segue.tokens import EmittedToken
 
 
 @dataclass(frozen=True, slots=True)

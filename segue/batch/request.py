@@ -3,7 +3,6 @@
 from array import array
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import NamedTuple
 
 from segue.batch.lifecycle import Phase, move
 from segue.batch.sampling import SamplingParams
@@ -12,7 +11,7 @@ from segue.cache.keys import PageKeys
 from segue.cache.lease import Lease
 from segue.ids import Handle, RequestId
 from segue.state.tables import StateTables
-from segue.tokens import token_array
+from segue.tokens import EmittedToken, token_array
 
 
 class FinishReason(StrEnum):
@@ -24,14 +23,6 @@ class FinishReason(StrEnum):
     ERROR = "error"
     MOVED = "moved"
     """The request's whole state has left its worker, or is about to: the output goes on elsewhere."""
-
-
-class EmittedToken(NamedTuple):
-    """One output token with what was reported beside it: its logprob, and alternatives as (token id, logprob)."""
-
-    token_id: int
-    logprob: float
-    top: tuple[tuple[int, float], ...] = ()
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
@@ -100,7 +91,7 @@ class Request:
             extension=spec.extension,
             cache_salt=spec.cache_salt,
             score_from=spec.score_from,
-            output=[EmittedToken(token, 0.0) for token in emitted],
+            output=[EmittedToken(token, None) for token in emitted],
             came_at=None if spec.moved is None else len(spec.prompt) + len(emitted),
             arrival=now,
             origin=spec,

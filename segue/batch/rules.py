@@ -2,9 +2,10 @@
 
 import numpy as np
 
-from segue.batch.request import EmittedToken, FinishReason, Request
+from segue.batch.request import FinishReason, Request
 from segue.batch.submission import GenerateSpec
 from segue.errors import InvalidRequest
+from segue.tokens import EmittedToken
 
 DEADLINE_S_MAX = 31_536_000.0
 """A year. A wait of infinite length, or of no number at all, is more than a lock can be asked for."""

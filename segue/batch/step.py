@@ -13,9 +13,10 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from segue.batch.request import EmittedToken, Request
+from segue.batch.request import Request
 from segue.batch.scores import Scores
 from segue.ids import SINK, Slot
+from segue.tokens import EmittedToken
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float32]
@@ -103,7 +104,7 @@ class StepOutput:
         """The tokens of all sampling rows, with so many alternatives as each `wanted`; None: not even its logprob."""
         found = zip(self.token_ids.tolist(), self.logprobs.tolist(), wanted, strict=True)
         return [
-            EmittedToken(token, 0.0) if count is None else EmittedToken(token, logprob, self._top(row, count))
+            EmittedToken(token, None) if count is None else EmittedToken(token, logprob, self._top(row, count))
             for row, (token, logprob, count) in enumerate(found)
         ]
 

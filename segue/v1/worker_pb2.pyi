@@ -325,7 +325,7 @@ class ListSnapshotsReply(_message.Message):
     def __init__(self, snapshots: _Optional[_Iterable[_Union[SnapshotSummary, _Mapping]]] = ...) -> None: ...
 
 class SnapshotSummary(_message.Message):
-    __slots__ = ("snapshot_id", "request_id", "kind", "created_s", "bytes", "computed", "tp_size", "claimed_by")
+    __slots__ = ("snapshot_id", "request_id", "kind", "created_s", "bytes", "computed", "tp_size", "claimed_by", "refused")
     SNAPSHOT_ID_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
@@ -334,6 +334,7 @@ class SnapshotSummary(_message.Message):
     COMPUTED_FIELD_NUMBER: _ClassVar[int]
     TP_SIZE_FIELD_NUMBER: _ClassVar[int]
     CLAIMED_BY_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
     snapshot_id: str
     request_id: str
     kind: str
@@ -342,7 +343,8 @@ class SnapshotSummary(_message.Message):
     computed: int
     tp_size: int
     claimed_by: str
-    def __init__(self, snapshot_id: _Optional[str] = ..., request_id: _Optional[str] = ..., kind: _Optional[str] = ..., created_s: _Optional[float] = ..., bytes: _Optional[int] = ..., computed: _Optional[int] = ..., tp_size: _Optional[int] = ..., claimed_by: _Optional[str] = ...) -> None: ...
+    refused: str
+    def __init__(self, snapshot_id: _Optional[str] = ..., request_id: _Optional[str] = ..., kind: _Optional[str] = ..., created_s: _Optional[float] = ..., bytes: _Optional[int] = ..., computed: _Optional[int] = ..., tp_size: _Optional[int] = ..., claimed_by: _Optional[str] = ..., refused: _Optional[str] = ...) -> None: ...
 
 class InspectSnapshotRequest(_message.Message):
     __slots__ = ("snapshot_id", "verify")

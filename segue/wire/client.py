@@ -16,15 +16,15 @@ from segue.wire.faults import error_from_rpc
 from segue.wire.session import router_message_to_proto, worker_message_from_proto
 from segue.wire.snapshot_calls import (
     snapshot_taken_from_proto,
-    stored_snapshots_from_proto,
+    summaries_from_proto,
     take_snapshot_to_proto,
 )
 from segue.wire.status import status_from_proto
 from segue.wire.values import (
     GenerateSpec,
     RouterMessage,
+    SnapshotSummary,
     SnapshotTaken,
-    StoredSnapshot,
     TakeSnapshot,
     WorkerDescription,
     WorkerMessage,
@@ -94,9 +94,10 @@ class WorkerClient:
             raise WorkerUnavailable("the worker took a snapshot, and its reply was damaged on its way")
         return taken
 
-    async def list_snapshots(self, timeout_s: float) -> tuple[StoredSnapshot, ...]:
+    async def list_snapshots(self, timeout_s: float) -> tuple[SnapshotSummary, ...]:
         call = self._stub.ListSnapshots(pb.ListSnapshotsRequest(), timeout=timeout_s)
-        return stored_snapshots_from_proto(await own_reply(call, pb.ListSnapshotsReply))
+        # A folder may have a thousand: that is milliseconds, for which nobody else should wait.
+        return await asyncio.to_thread(summaries_from_proto, await own_reply(call, pb.ListSnapshotsReply))
 
     async def inspect_snapshot(self, snapshot_id: str, timeout_s: float, *, verify: bool = False) -> bytes:
         """The manifest, as JSON. With `verify` the worker has read all payloads and found every digest right."""

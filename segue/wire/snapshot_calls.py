@@ -6,7 +6,7 @@ from segue.errors import InvalidRequest
 from segue.ids import Handle, RouterId
 from segue.state.snapshot.names import is_id
 from segue.v1 import worker_pb2 as pb
-from segue.wire.values import SnapshotTaken, StoredSnapshot, TakeSnapshot
+from segue.wire.values import SnapshotSummary, SnapshotTaken, TakeSnapshot
 
 
 def take_snapshot_to_proto(value: TakeSnapshot) -> pb.TakeSnapshotRequest:
@@ -44,7 +44,7 @@ def snapshot_taken_from_proto(message: pb.TakeSnapshotReply) -> SnapshotTaken:
     return SnapshotTaken(message.snapshot_id, message.computed, message.bytes)
 
 
-def stored_snapshots_to_proto(values: Sequence[StoredSnapshot]) -> pb.ListSnapshotsReply:
+def summaries_to_proto(values: Sequence[SnapshotSummary]) -> pb.ListSnapshotsReply:
     return pb.ListSnapshotsReply(
         snapshots=[
             pb.SnapshotSummary(
@@ -56,23 +56,26 @@ def stored_snapshots_to_proto(values: Sequence[StoredSnapshot]) -> pb.ListSnapsh
                 computed=value.computed,
                 tp_size=value.tp_size,
                 claimed_by=value.claimed_by,
+                refused=value.refused,
             )
             for value in values
         ]
     )
 
 
-def stored_snapshots_from_proto(message: pb.ListSnapshotsReply) -> tuple[StoredSnapshot, ...]:
+def summaries_from_proto(message: pb.ListSnapshotsReply) -> tuple[SnapshotSummary, ...]:
     return tuple(
-        StoredSnapshot(
+        SnapshotSummary(
             snapshot_id=entry.snapshot_id,
-            request_id=entry.request_id,
-            kind=entry.kind,
-            created_s=entry.created_s,
             bytes=entry.bytes,
-            computed=entry.computed,
-            tp_size=entry.tp_size,
-            claimed_by=entry.claimed_by,
+            # None of these is empty or zero where it is known.
+            request_id=entry.request_id or None,
+            kind=entry.kind or None,
+            created_s=entry.created_s or None,
+            computed=entry.computed or None,
+            tp_size=entry.tp_size or None,
+            claimed_by=entry.claimed_by or None,
+            refused=entry.refused or None,
         )
         for entry in message.snapshots
     )

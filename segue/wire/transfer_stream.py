@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 from segue.batch.news import Usage
-from segue.batch.request import EmittedToken
 from segue.errors import InvalidRequest, TransferRefused
 from segue.handoff import (
     Ask,
@@ -26,6 +25,7 @@ from segue.handoff import (
     Withdraw,
 )
 from segue.ids import WorkerId
+from segue.tokens import EmittedToken
 from segue.v1 import transfer_pb2 as pb
 from segue.v1 import worker_pb2
 from segue.wire.calls import generate_from_proto, generate_to_proto
@@ -214,7 +214,7 @@ def _finished_from_proto(message: pb.HandoffFinished) -> Finished:
     usage = message.usage
     return Finished(
         ticket_from_proto(message.ticket) if message.HasField("ticket") else None,
-        EmittedToken(message.token_id, message.logprob, top),
+        EmittedToken(message.token_id, message.logprob if message.HasField("logprob") else None, top),
         Usage(usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens),
         _digests_from_proto(message.digests),
         message.reason,

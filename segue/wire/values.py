@@ -15,6 +15,7 @@ from segue.batch.submission import GenerateSpec
 from segue.cache.figures import CacheFigures, CacheHits, ChosenPrompts
 from segue.ids import Handle, RouterId, WorkerId
 from segue.state.replay_figures import ReplayFigures
+from segue.state.snapshot.summary import SnapshotSummary
 
 __all__ = [
     "PROTOCOL_VERSION",
@@ -36,9 +37,9 @@ __all__ = [
     "RouterMessage",
     "Scores",
     "SnapshotFigures",
+    "SnapshotSummary",
     "SnapshotTaken",
     "StepNews",
-    "StoredSnapshot",
     "TakeSnapshot",
     "Top",
     "Transfers",
@@ -183,20 +184,6 @@ class SnapshotTaken:
     snapshot_id: str
     computed: int
     bytes: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredSnapshot:
-    """One snapshot in a worker's folder. `kind` is "export", "copy" or "periodic"; `claimed_by` empty: by nobody."""
-
-    snapshot_id: str
-    request_id: str
-    kind: str
-    created_s: float
-    bytes: int
-    computed: int
-    tp_size: int
-    claimed_by: str = ""
 
 
 @dataclass(frozen=True, slots=True)

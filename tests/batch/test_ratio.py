@@ -3,8 +3,9 @@
 import pytest
 
 from segue.batch.ratio import NewTokenRatio, RetractionRules
-from segue.batch.request import EmittedToken, Request
+from segue.batch.request import Request
 from segue.ids import Handle
+from segue.tokens import EmittedToken
 from tests.support.policies import spec
 
 

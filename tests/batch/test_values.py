@@ -3,11 +3,11 @@
 import pytest
 
 from segue.batch.lifecycle import Phase, move
-from segue.batch.request import EmittedToken, Request
+from segue.batch.request import Request
 from segue.batch.sampling import MAX_STOP_TOKEN_IDS, SamplingParams
 from segue.errors import InvalidRequest
 from segue.ids import Handle, RequestId
-from segue.tokens import token_array
+from segue.tokens import EmittedToken, token_array
 
 
 @pytest.mark.parametrize(

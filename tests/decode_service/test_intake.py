@@ -14,7 +14,7 @@ from kv_transfer.receiver import Receiver
 from kv_transfer.reservations import Reservations
 from segue.batch.lifecycle import Phase
 from segue.batch.news import Usage
-from segue.batch.request import EmittedToken, FinishReason
+from segue.batch.request import FinishReason
 from segue.batch.role import Role
 from segue.batch.suffix_costs import RECENT
 from segue.engine import Engine
@@ -24,6 +24,7 @@ from segue.ids import Handle, RequestId, ReservationId, WorkerId
 from segue.state.layout import Shard, layouts
 from segue.state.spec import ComponentName
 from segue.state.storage import Storage
+from segue.tokens import EmittedToken
 from tests.decode_service.engines import PAGE, STATE
 from tests.decode_service.router_end import spec
 from tests.support.policies import Clock, Rig, rig

@@ -5,10 +5,11 @@ import pytest
 from decode_service import session
 from decode_service.ledger import Ledger
 from segue.batch.news import EngineNews
-from segue.batch.request import EmittedToken, FinishReason
+from segue.batch.request import FinishReason
 from segue.batch.scores import PromptScores, Scores
 from segue.errors import InvalidRequest
 from segue.ids import Handle, RouterId
+from segue.tokens import EmittedToken
 from segue.wire import Ended, Resume, Top
 from tests.decode_service.engines import ScriptedRunner, expected, expected_score
 from tests.decode_service.gates import Gate

@@ -60,7 +60,11 @@ async def test_a_request_is_exported_looked_at_and_resumed(
         head, row = capsys.readouterr().out.splitlines()
         assert head.split()[:3] == ["snapshot", "kind", "taken"]
         assert row.split()[:2] == [snapshot_id, "export"]
-        assert row.split()[-3:] == [NAME, "-", worker.address]
+        assert row.split()[-4:] == [NAME, "-", "-", worker.address]
+        worker.snapshots.folder.unreadable["f" * 32] = "snapshot_failed"
+        assert await segue(router, "list") == 0
+        row = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("f" * 32))
+        assert row.split()[1:] == ["-", "-", "0.0", "MiB", "-", "-", "-", "-", "snapshot_failed", worker.address]
         assert await segue(router, "inspect", snapshot_id) == 0
         shown = dict(line.split("  ", 1) for line in capsys.readouterr().out.splitlines())
         assert {name.strip() for name in shown} >= {"snapshot", "tokens", "served", "state", "digests"}

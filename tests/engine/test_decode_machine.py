@@ -6,13 +6,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from segue.batch.lifecycle import Phase
 from segue.batch.news import EngineNews
-from segue.batch.request import EmittedToken
 from segue.batch.role import Role
 from segue.errors import ContextTooLong, PeerLost, QueueFull
 from segue.handoff import UnitRow
 from segue.ids import Handle
 from segue.state.pool import Owner
 from segue.state.spec import ComponentName
+from segue.tokens import EmittedToken
 from tests.support.policies import EOS, HOST_MEMORY, REPLAY_LENGTHS, HostMemory, Rig, rig, spec
 from tests.support.promises import Promise, fence, give_back, reserve, take
 

@@ -6,11 +6,12 @@ import pytest
 
 from segue.batch.lifecycle import Phase
 from segue.batch.ratio import RetractionRules
-from segue.batch.request import EmittedToken, Request
+from segue.batch.request import Request
 from segue.batch.role import Role
 from segue.ids import Handle
 from segue.state.pool import Owner
 from segue.state.spec import ComponentName
+from segue.tokens import EmittedToken
 from tests.engine.test_receiving import reserve
 from tests.engine.test_retraction import run, running
 from tests.support.policies import EOS, Rig, rig, spec

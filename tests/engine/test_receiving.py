@@ -3,7 +3,7 @@
 import pytest
 
 from segue.batch.admission import headroom
-from segue.batch.request import EmittedToken, FinishReason, Request
+from segue.batch.request import FinishReason, Request
 from segue.batch.role import Role
 from segue.errors import ContextTooLong, QueueFull, TransferFailed
 from segue.handoff import Part, UnitRow
@@ -11,6 +11,7 @@ from segue.ids import Handle
 from segue.state.needs import first_window_page, page_count
 from segue.state.pool import Owner
 from segue.state.spec import ComponentName
+from segue.tokens import EmittedToken
 from tests.support.policies import EOS, Rig, rig, spec
 
 H1, H2, H3 = Handle(1), Handle(2), Handle(3)

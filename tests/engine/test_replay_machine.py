@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from segue.batch.lifecycle import Phase
-from segue.batch.request import EmittedToken, Request
+from segue.batch.request import Request
 from segue.batch.role import Role
 from segue.errors import QueueFull
 from segue.handoff import UnitRow
 from segue.ids import Handle
 from segue.state.pool import Owner
 from segue.state.spec import ComponentName
+from segue.tokens import EmittedToken
 from tests.support.policies import Rig, rig, spec
 from tests.support.promises import Promise, give_back, reserve, take
 

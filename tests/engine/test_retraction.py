@@ -6,13 +6,14 @@ import pytest
 
 from segue.batch.lifecycle import Phase
 from segue.batch.ratio import RetractionRules
-from segue.batch.request import EmittedToken, FinishReason
+from segue.batch.request import FinishReason
 from segue.batch.retraction import victim
 from segue.batch.role import Role
 from segue.errors import DeadlineExceeded
 from segue.ids import Handle
 from segue.state.pool import Owner
 from segue.state.spec import ComponentName
+from segue.tokens import EmittedToken
 from tests.engine.test_receiving import reserve
 from tests.support.policies import Rig, rig, spec
 

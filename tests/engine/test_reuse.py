@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from segue.batch.news import Ended
-from segue.batch.request import EmittedToken
 from segue.batch.sampling import SamplingParams
 from segue.batch.submission import GenerateSpec
 from segue.build import BuiltEngine, load_engine
 from segue.config import EngineConfig
 from segue.errors import ConfigError
 from segue.ids import Handle, RequestId, RouterId
+from segue.tokens import EmittedToken
 from segue.weights.folder import ModelFolder
 from tests.support.checkpoints import VOCAB, lara_mini_config, llama_config, qwen3_config, write_checkpoint
 

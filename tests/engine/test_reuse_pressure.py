@@ -4,13 +4,13 @@ from collections.abc import Sequence
 
 import pytest
 
-from segue.batch.request import EmittedToken
 from segue.batch.role import Role
 from segue.handoff import Part, UnitRow
 from segue.ids import Handle
 from segue.state.needs import first_window_page, page_count
 from segue.state.pool import Owner
 from segue.state.spec import ComponentName
+from segue.tokens import EmittedToken
 from tests.support.policies import Rig, rig, spec
 
 PAGE = 4

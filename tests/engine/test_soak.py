@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from segue.batch.request import EmittedToken, FinishReason
+from segue.batch.request import FinishReason
 from segue.batch.sampling import SamplingParams
 from segue.batch.submission import GenerateSpec
 from segue.build import BuiltEngine, load_engine
 from segue.config import EngineConfig
 from segue.errors import QueueFull
 from segue.ids import Handle, RequestId, RouterId
+from segue.tokens import EmittedToken
 from segue.weights.folder import ModelFolder
 from tests.support.checkpoints import VOCAB, lara_mini_config, write_checkpoint
 

@@ -9,11 +9,12 @@ import pytest
 
 from decode_service.retraction.config import RetractionConfig
 from segue.batch.lifecycle import Phase
-from segue.batch.request import EmittedToken, FinishReason, Request
+from segue.batch.request import FinishReason, Request
 from segue.batch.sampling import SamplingParams
 from segue.engine import Engine
 from segue.errors import DeadlineExceeded
 from segue.ids import Handle
+from segue.tokens import EmittedToken
 from segue.wire import Cancel, Finish, GenerateSpec, RetractionFigures
 from tests.decode_service.router_end import spec
 from tests.handoff.pair import Pair, alone, engine_config, loading, paired

@@ -131,7 +131,9 @@ async def test_a_worker_that_dies_with_the_state_is_followed_by_one_that_compute
         await complete(third, stream)
 
 
-async def test_a_worker_that_computes_its_prompts_itself_computes_this_one() -> None:
+@asynccontextmanager
+async def left_for_one_without_prefill() -> AsyncIterator[tuple[FakeWorker, FakeChoice, FakeWorker, Reading]]:
+    """A choice that has left its decode worker, and the worker that has it now, which computes its prompts itself."""
     async with decoding("decode", "both") as (router, workers, _):
         # The choice begins at the decode worker.
         workers[1].refusals.append(WorkerUnavailable("not yet"))
@@ -139,9 +141,13 @@ async def test_a_worker_that_computes_its_prompts_itself_computes_this_one() -> 
             home, choice = await begun(workers, stream)
             assert home is workers[0]
             home.end(choice.handle, FinishReason.MOVED)
-            other = await taken(workers, home)
-            assert (other.specs[-1].moved, other.specs[-1].prefill_address) == (None, "")
-            await complete(other, stream)
+            yield home, choice, await taken(workers, home), stream
+
+
+async def test_a_worker_that_computes_its_prompts_itself_computes_this_one() -> None:
+    async with left_for_one_without_prefill() as (_, _, other, stream):
+        assert (other.specs[-1].moved, other.specs[-1].prefill_address) == (None, "")
+        await complete(other, stream)
 
 
 async def test_a_worker_that_moves_twice_loses_no_attempt() -> None:
@@ -193,15 +199,10 @@ async def test_a_client_that_leaves_before_its_state_is_fetched_has_it_given_up(
 
 
 async def test_a_state_is_given_up_when_the_choice_goes_on_without_it() -> None:
-    async with decoding("decode", "both") as (router, workers, _):
-        workers[1].refusals.append(WorkerUnavailable("not yet"))
-        async with reading(router.http) as stream:
-            home, choice = await begun(workers, stream)
-            assert home is workers[0]
-            home.end(choice.handle, FinishReason.MOVED)
-            await complete(await taken(workers, home), stream)
-            await home.until(lambda: bool(home.cancels))
-            assert [one.handle for one in home.cancels] == [choice.handle]
+    async with left_for_one_without_prefill() as (home, choice, other, stream):
+        await complete(other, stream)
+        await home.until(lambda: bool(home.cancels))
+        assert [one.handle for one in home.cancels] == [choice.handle]
 
 
 async def test_a_state_that_was_fetched_is_not_given_up() -> None:

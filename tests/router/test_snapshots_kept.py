@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 
@@ -20,10 +21,12 @@ from segue.errors import (
     WorkerUnavailable,
 )
 from segue.state.snapshot.fields import JsonValue
-from segue.state.snapshot.manifest import Manifest, OutputToken
+from segue.state.snapshot.manifest import Manifest
+from segue.tokens import EmittedToken
 from tests.router.served import Served, answer, served
 from tests.router.snapshotting import (
     ADMIN,
+    CHAT,
     COMPLETIONS,
     KEEPING,
     NAME,
@@ -57,12 +60,12 @@ class Kept:
 
 
 @asynccontextmanager
-async def kept(model: str = "fake") -> AsyncIterator[Kept]:
+async def kept(model: str = "fake", asked: Asked = ASKED) -> AsyncIterator[Kept]:
     async with (
         FakeWorker(answer, paused=True, folder=FakeFolder(), model=model) as worker,
         served(worker, config=KEEPING) as router,
     ):
-        half = await first_half(router, worker, ASKED, 4, 1)
+        half = await first_half(router, worker, asked, 4, 1)
         assert half.snapshot_id is not None
         yield Kept(worker, router, half.snapshot_id)
 
@@ -80,6 +83,7 @@ async def test_a_snapshot_is_listed_and_looked_at_and_verified() -> None:
             "computed": it.manifest.state.computed,
             "tp_size": 1,
             "claimed_by": None,
+            "refused": None,
             "where": [it.worker.address],
         }
         assert listed["unanswered"] == []
@@ -93,6 +97,17 @@ async def test_a_snapshot_is_listed_and_looked_at_and_verified() -> None:
         it.worker.snapshots.refusals = [SnapshotDigestMismatch("rank-0.safetensors: 'full' differs")]
         bad = await it.router.http.get(f"/v1/snapshots/{it.snapshot_id}?verify=true", headers=ADMIN)
         assert code(bad) == (422, "snapshot_digest_mismatch")
+
+
+async def test_one_that_its_worker_cannot_read_is_listed_with_the_reason() -> None:
+    async with kept() as it:
+        it.folder.unreadable["f" * 32] = "snapshot_failed"
+        listed = (await it.router.http.get("/v1/snapshots", headers=ADMIN)).json()["snapshots"]
+        refused = {
+            entry["id"]: (entry["refused"], entry["kind"], entry["created"], entry["request_id"]) for entry in listed
+        }
+        assert refused["f" * 32] == ("snapshot_failed", None, None, None)
+        assert refused[it.snapshot_id][:2] == (None, "export")
 
 
 async def test_a_snapshot_is_deleted_once() -> None:
@@ -219,11 +234,33 @@ async def test_a_worker_that_is_about_to_leave_is_not_the_only_one_tried() -> No
         assert all(spec.snapshot_id for spec in (*a.specs, *b.specs))
 
 
+ASKED_CHAT = Asked(
+    CHAT, {"messages": [{"role": "user", "content": "x"}], "max_tokens": 64, "logprobs": True, "top_logprobs": 1}
+)
+
+
+@pytest.mark.parametrize(("asked", "unknown"), [(ASKED, (None, None)), (ASKED_CHAT, (None, []))], ids=["text", "chat"])
+async def test_a_logprob_that_the_snapshot_does_not_know_is_told_as_null(
+    asked: Asked, unknown: tuple[object, object]
+) -> None:
+    async with kept(asked=asked) as it:
+        manifest, request = it.manifest, it.manifest.request
+        bare = [EmittedToken(token.token_id, None) for token in request.output]
+        rest = await second_half(it.router, it.worker, it.snapshot_id, stream=True)
+        had = it.folder.put(manifest, replace(request, output=(*bare[:4], *request.output[4:])))
+        assert await second_half(it.router, it.worker, had, stream=True) == rest, "its client has those"
+        told = await second_half(
+            it.router, it.worker, it.folder.put(manifest, replace(request, output=tuple(bare))), stream=False
+        )
+        assert (told.text, told.reports[1:]) == (rest.text, rest.reports[1:])
+        first: Any = told.reports[0]
+        assert (first[1:3] if isinstance(first, tuple) else (first["logprob"], first["top_logprobs"])) == unknown
+
+
 BROKEN: list[tuple[str, dict[str, object]]] = [
     ("prompt", {"prompt": (5000,)}),
-    ("output", {"output": (OutputToken(5000, -0.5, ()),)}),
-    ("ended", {"output": (OutputToken(7, -0.5, ()),) * 64}),
-    ("logprob", {"output": (OutputToken(7, None, ()),) * 5}),
+    ("output", {"output": (EmittedToken(5000, -0.5, ()),)}),
+    ("ended", {"output": (EmittedToken(7, -0.5, ()),) * 64}),
     ("sampling", {"sampling": {}}),
     ("about", {"about": {}}),
 ]

@@ -12,7 +12,7 @@ from segue.batch.request import FinishReason
 from segue.errors import ServingError, SnapshotFolderFull, SnapshotNotReady, SnapshotsOff
 from tests.router.reading import Reading, reading_from
 from tests.router.served import ANSWER, Served, answer, served, tokenizer
-from tests.router.snapshotting import COMPLETIONS, KEEPING, NAME, NAMED, code, take, until_taken
+from tests.router.snapshotting import COMPLETIONS, KEEPING, NAME, NAMED, code, second_half, take, until_taken
 from tests.support.fake_folder import FakeFolder
 from tests.support.fake_worker import FakeWorker
 
@@ -343,3 +343,38 @@ async def test_without_an_admin_key_there_are_no_snapshots(headers: dict[str, st
 
 def _admin() -> dict[str, str]:
     return {"authorization": f"Bearer {KEEPING.admin_key}"}
+
+
+async def test_at_its_deadline_a_client_is_told_though_its_request_is_being_taken_and_that_stands() -> None:
+    async with begun(config=replace(KEEPING, request_timeout_s=1.0)) as it:
+        snapshots = it.worker.snapshots
+        snapshots.durable.clear()
+        taking = asyncio.create_task(take(it.router))
+        await it.worker.until(lambda: bool(snapshots.folder.manifests))
+        await it.stream.until_over()
+        assert it.stream.error is not None
+        assert it.stream.error["code"] == "deadline_exceeded"
+        assert it.stream.text == tokenizer().decode(TOKENS[:3])
+        assert not taking.done()
+        await it.router.until_idle()
+        snapshots.durable.set()
+        got = await taking
+        assert (got.status_code, list(snapshots.folder.manifests)) == (200, [got.json()["id"]])
+        rest = await second_half(it.router, it.worker, got.json()["id"], stream=True)
+        assert it.stream.text + rest.text == ANSWER
+
+
+async def test_a_request_whose_time_is_up_before_its_state_was_read_is_not_taken() -> None:
+    async with begun(config=replace(KEEPING, request_timeout_s=1.0)) as it:
+        it.worker.snapshots.deciding.clear()
+        taking = asyncio.create_task(take(it.router))
+        await it.worker.until(lambda: bool(it.worker.snapshots.asked))
+        it.worker.step(2)
+        await it.stream.until_over()
+        assert it.stream.error is not None
+        assert it.stream.error["code"] == "deadline_exceeded"
+        assert it.stream.text == tokenizer().decode(TOKENS[:3])
+        await it.worker.until(lambda: bool(it.worker.cancels))
+        it.worker.snapshots.deciding.set()
+        assert code(await taking) == (409, "snapshot_not_ready")
+        assert not it.worker.snapshots.folder.manifests

@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from segue.batch.request import EmittedToken, Request
+from segue.batch.request import Request
 from segue.batch.sampling import SamplingParams
 from segue.ids import Handle, RequestId
-from segue.tokens import token_array
+from segue.tokens import EmittedToken, token_array
 
 
 def request_with(sampling: SamplingParams, prompt: Sequence[int] = (1,), output: Sequence[int] = ()) -> Request:

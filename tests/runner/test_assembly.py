@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from segue.batch.request import EmittedToken, Request
+from segue.batch.request import Request
 from segue.batch.sampling import SamplingParams
 from segue.batch.step import StepPlan, StepRow
 from segue.ids import Handle, Page, RequestId, Slot
@@ -13,7 +13,7 @@ from segue.state.layout import Shard, layouts
 from segue.state.spec import ComponentName, DType, ModelState, StateTensor
 from segue.state.storage import Storage
 from segue.state.tables import StateTables
-from segue.tokens import token_array
+from segue.tokens import EmittedToken, token_array
 
 PAGE_TOKENS, WINDOW = 4, 5
 STATE = ModelState.of(

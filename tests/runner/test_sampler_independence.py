@@ -5,10 +5,10 @@ import dataclasses
 import numpy as np
 import torch
 
-from segue.batch.request import EmittedToken
 from segue.batch.sampling import SamplingParams
 from segue.runner.noise import gumbel, row_key
 from segue.runner.sampler import Sampler
+from segue.tokens import EmittedToken
 from tests.runner.requests import request_with
 
 VOCAB = 2_048

@@ -11,11 +11,11 @@ from segue.state.snapshot.manifest import (
     Manifest,
     ManifestRequest,
     ManifestState,
-    OutputToken,
     manifest_json,
 )
 from segue.state.snapshot.payload import PayloadFile, header_bytes, payload_name
-from segue.wire import GenerateSpec, StoredSnapshot, TakeSnapshot, sampling_to_json
+from segue.tokens import EmittedToken
+from segue.wire import GenerateSpec, SnapshotSummary, TakeSnapshot, sampling_to_json
 
 _numbers = itertools.count(1)
 
@@ -26,8 +26,11 @@ class FakeFolder:
     def __init__(self) -> None:
         self.manifests: dict[str, Manifest] = {}
         self.claimed: dict[str, str] = {}
+        # Of those that are there and cannot be read: why; and others, of which only the list tells.
+        self.unreadable: dict[str, str] = {}
+        self.also: Sequence[SnapshotSummary] = ()
 
-    def write(self, spec: GenerateSpec, output: Sequence[OutputToken], asked: TakeSnapshot) -> Manifest:
+    def write(self, spec: GenerateSpec, output: Sequence[EmittedToken], asked: TakeSnapshot) -> Manifest:
         """The snapshot of a choice with that output."""
         snapshot_id = asked.snapshot_id
         computed = len(spec.prompt) + len(output) - 1
@@ -75,9 +78,9 @@ class FakeFolder:
     def read(self, snapshot_id: str) -> bytes:
         return manifest_json(self._find(snapshot_id))
 
-    def list(self) -> tuple[StoredSnapshot, ...]:
-        return tuple(
-            StoredSnapshot(
+    def list(self) -> tuple[SnapshotSummary, ...]:
+        readable = tuple(
+            SnapshotSummary(
                 snapshot_id=snapshot_id,
                 request_id=manifest.request.request_id,
                 kind=manifest.request.kind,
@@ -85,10 +88,15 @@ class FakeFolder:
                 bytes=sum(payload.bytes for payload in manifest.payloads),
                 computed=manifest.state.computed,
                 tp_size=manifest.state.tp_size,
-                claimed_by=self.claimed.get(snapshot_id, ""),
+                claimed_by=self.claimed.get(snapshot_id),
             )
             for snapshot_id, manifest in self.manifests.items()
         )
+        unreadable = [
+            SnapshotSummary(snapshot_id=snapshot_id, bytes=0, refused=why)
+            for snapshot_id, why in self.unreadable.items()
+        ]
+        return (*readable, *self.also, *unreadable)
 
     def take_out(self, snapshot_id: str) -> Manifest:
         """It is resumed, or deleted."""

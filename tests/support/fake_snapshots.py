@@ -16,7 +16,7 @@ from segue.wire import (
     error_metadata,
     error_to_status,
     snapshot_taken_to_proto,
-    stored_snapshots_to_proto,
+    summaries_to_proto,
     take_snapshot_from_proto,
 )
 from tests.support.fake_folder import FakeFolder
@@ -35,7 +35,8 @@ async def refuse(context: Any, error: ServingError) -> NoReturn:  # noqa: ANN401
 class FakeSnapshots:
     """Each of `refusals` is given once, to what is asked next; `failing` is given to every look into the folder.
 
-    `mute` tells no session of what left. `looked_for` are the ids that were asked for.
+    What was taken is durable once `durable` is set. `mute` tells no session of what left. `looked_for` are the ids that
+    were asked for.
     """
 
     folder: FakeFolder
@@ -43,12 +44,14 @@ class FakeSnapshots:
     looked_for: list[str] = field(default_factory=list)
     refusals: list[ServingError] = field(default_factory=list)
     deciding: asyncio.Event = field(default_factory=asyncio.Event)
+    durable: asyncio.Event = field(default_factory=asyncio.Event)
     failing: ServingError | None = None
     mute: bool = False
     reply_lost: bool = False
 
     def __post_init__(self) -> None:
         self.deciding.set()
+        self.durable.set()
 
     async def asked_for(
         self,
@@ -74,7 +77,7 @@ class FakeSnapshots:
 
     async def list(self, context: Any) -> pb.ListSnapshotsReply:  # noqa: ANN401
         await self._fail(context)
-        return stored_snapshots_to_proto(self.folder.list())
+        return summaries_to_proto(self.folder.list())
 
     async def inspect(self, request: pb.InspectSnapshotRequest, context: Any) -> pb.InspectSnapshotReply:  # noqa: ANN401
         self.looked_for.append(request.snapshot_id)

@@ -17,7 +17,7 @@ from segue.batch.request import FinishReason
 from segue.batch.sampling import SamplingDefaults
 from segue.errors import ServingError, SnapshotNotReady
 from segue.ids import Handle, WorkerId
-from segue.state.snapshot.manifest import OutputToken
+from segue.tokens import EmittedToken
 from segue.v1 import worker_pb2 as pb
 from segue.v1.worker_pb2_grpc import WorkerServicer, add_WorkerServicer_to_server
 from segue.wire import (
@@ -90,9 +90,9 @@ def score_of(prompt: Sequence[int], position: int, wanted: int) -> tuple[float, 
     return logprob, tuple((prompt[position] + rank, logprob - rank) for rank in range(wanted))
 
 
-def output_token(token: int, wanted: int) -> OutputToken:
+def output_token(token: int, wanted: int) -> EmittedToken:
     """What is said of an output token."""
-    return OutputToken(token, -0.5, tuple((token + rank, -0.5 - rank) for rank in range(wanted)))
+    return EmittedToken(token, -0.5, tuple((token + rank, -0.5 - rank) for rank in range(wanted)))
 
 
 class FakeWorker(WorkerServicer):
@@ -279,12 +279,13 @@ class FakeWorker(WorkerServicer):
             await refuse(context, SnapshotNotReady("the request is not here"))
         output = [output_token(token, choice.wanted) for token in choice.output]
         taken = self.snapshots.folder.write(choice.spec, output, asked)
-        if not asked.copy:
-            del self.live[asked.handle]
-            if not self.snapshots.mute:
-                usage = self._usage(choice)
-                ended = Ended(asked.handle, asked.attempt, FinishReason.MOVED, usage, snapshot_id=taken.snapshot_id)
-                self.say(StepNews(next(self._numbers), ended=[ended]))
+        self._note()
+        await self.snapshots.durable.wait()
+        # One that has ended meanwhile has not left.
+        if not asked.copy and self.live.pop(asked.handle, None) is not None and not self.snapshots.mute:
+            usage = self._usage(choice)
+            ended = Ended(asked.handle, asked.attempt, FinishReason.MOVED, usage, snapshot_id=taken.snapshot_id)
+            self.say(StepNews(next(self._numbers), ended=[ended]))
         self._note()
         return await self.snapshots.reply(taken, context)
 

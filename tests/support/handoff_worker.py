@@ -29,7 +29,6 @@ from kv_transfer.reservations import Reservations
 from kv_transfer.scratch import Scratch
 from kv_transfer.transport import Link
 from segue.batch.news import Usage
-from segue.batch.request import EmittedToken
 from segue.batch.sampling import SamplingParams
 from segue.batch.submission import GenerateSpec
 from segue.errors import Cancelled, PeerLost, ServingError
@@ -53,6 +52,7 @@ from segue.ids import RequestId, RouterId, WorkerId
 from segue.peering import Introduction
 from segue.state.layout import UnitLayout
 from segue.state.needs import page_count
+from segue.tokens import EmittedToken
 from segue.v1 import transfer_pb2 as pb
 from segue.v1 import transfer_pb2_grpc
 from segue.wire import PROTOCOL_VERSION

@@ -11,15 +11,15 @@ from segue.errors import InvalidRequest, SnapshotManifestInvalid
 from segue.ids import Handle, RouterId
 from segue.v1 import worker_pb2 as pb
 from segue.wire import (
+    SnapshotSummary,
     SnapshotTaken,
-    StoredSnapshot,
     TakeSnapshot,
     sampling_from_json,
     sampling_to_json,
     snapshot_taken_from_proto,
     snapshot_taken_to_proto,
-    stored_snapshots_from_proto,
-    stored_snapshots_to_proto,
+    summaries_from_proto,
+    summaries_to_proto,
     take_snapshot_from_proto,
     take_snapshot_to_proto,
 )
@@ -37,30 +37,33 @@ asked = st.builds(
     about=st.binary(min_size=1, max_size=40),
     snapshot_id=st.uuids().map(lambda one: one.hex),
 )
+positive = st.integers(1, 2**32 - 1)
+text_or_none = st.text(min_size=1, max_size=9) | st.none()
 taken = st.builds(SnapshotTaken, st.text(max_size=9), uint32, uint64)
 stored = st.builds(
-    StoredSnapshot,
+    SnapshotSummary,
     snapshot_id=st.text(max_size=9),
-    request_id=st.text(max_size=9),
-    kind=st.sampled_from(["export", "copy", "periodic"]),
-    created_s=st.floats(0, 1e11),
     bytes=uint64,
-    computed=uint32,
-    tp_size=uint32,
-    claimed_by=st.text(max_size=9),
+    request_id=text_or_none,
+    kind=st.sampled_from(["export", "copy", "periodic", None]),
+    created_s=st.floats(1, 1e11) | st.none(),
+    computed=positive | st.none(),
+    tp_size=positive | st.none(),
+    claimed_by=text_or_none,
+    refused=text_or_none,
 )
 
 
 @given(asked, taken, st.lists(stored, max_size=3).map(tuple))
 def test_what_the_calls_say_survives_the_wire(
-    asked: TakeSnapshot, taken: SnapshotTaken, stored: tuple[StoredSnapshot, ...]
+    asked: TakeSnapshot, taken: SnapshotTaken, stored: tuple[SnapshotSummary, ...]
 ) -> None:
     request = take_snapshot_to_proto(asked).SerializeToString()
     assert take_snapshot_from_proto(pb.TakeSnapshotRequest.FromString(request)) == asked
     reply = snapshot_taken_to_proto(taken).SerializeToString()
     assert snapshot_taken_from_proto(pb.TakeSnapshotReply.FromString(reply)) == taken
-    listed = stored_snapshots_to_proto(stored).SerializeToString()
-    assert stored_snapshots_from_proto(pb.ListSnapshotsReply.FromString(listed)) == stored
+    listed = summaries_to_proto(stored).SerializeToString()
+    assert summaries_from_proto(pb.ListSnapshotsReply.FromString(listed)) == stored
 
 
 def test_a_call_that_lost_what_the_request_is_about_is_refused() -> None:

@@ -3,7 +3,6 @@
 import pytest
 
 from segue.batch.news import Usage
-from segue.batch.request import EmittedToken
 from segue.batch.sampling import SamplingParams
 from segue.batch.submission import GenerateSpec
 from segue.errors import InvalidRequest, LeaseExpired, TransferRefused
@@ -42,7 +41,7 @@ from segue.peering import (
     metadata_digest,
 )
 from segue.state.spec import ComponentName
-from segue.tokens import token_array
+from segue.tokens import EmittedToken, token_array
 from segue.v1 import transfer_pb2 as pb
 from segue.v1 import worker_pb2
 from segue.wire.transfer_calls import (
@@ -96,6 +95,7 @@ FROM_SENDER: list[FromSender] = [
     BlockBytes(TICKET, (LARGE, 7), (2, 1), b"abc", 0xFFFFFFFF),
     Finished(TICKET, EmittedToken(5, -0.5, ((5, -0.5), (6, -2.0))), Usage(300, 1, 128), DIGESTS),
     Finished(None, EmittedToken(5, 0.0), Usage(300, 1), (), "stop"),
+    Finished(None, EmittedToken(5, None), Usage(300, 1), (), "stop"),
     CheckpointPushed(TICKET, 256, DIGESTS),
     Settled(TICKET),
     Beat(5),

@@ -5,6 +5,7 @@ Whoever takes a census holds the folder's lock, so that nothing begins, or is cl
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,7 +31,11 @@ def take_census(ground: Ground) -> Census:
     count = total = total_coming = 0
     for folder in snapshot_folders(ground):
         there = folder_bytes(folder)
-        coming = 0 if is_committed(folder) else max(0, _announced(folder) - there)
+        try:
+            coming = 0 if is_committed(folder) else max(0, _announced(folder) - there)
+        except OSError:
+            # It counts, with what can be seen of it.
+            coming = 0
         count += 1
         total += there + coming
         total_coming += coming
@@ -38,23 +43,22 @@ def take_census(ground: Ground) -> Census:
 
 
 def withdraw_useless(ground: Ground) -> list[Path]:
-    """Folders that may be removed now: nobody sees them, nobody writes them. Raises OSError."""
+    """Folders that may be removed now: nobody sees them, nobody writes them. Raises OSError.
+
+    One of which that cannot be told, or that cannot be made invisible, stays, and keeps no other.
+    """
     useless = []
     for folder in snapshot_folders(ground):
-        if is_committed(folder):
-            if not is_expired(ground, folder.name):
-                continue
-            withdraw(folder)
-        elif _is_being_written(folder):
-            continue
-        useless.append(folder)
+        with suppress(OSError):
+            if _withdraw_if_useless(ground, folder):
+                useless.append(folder)
     return useless
 
 
 def is_expired(ground: Ground, snapshot_id: str) -> bool:
     """Whether a complete snapshot has had its time, and nobody has a claim on it. Raises OSError."""
     age_s = ground.clock() - (ground.root / snapshot_id / MARKER).stat().st_mtime
-    return age_s > ground.config.expire_s and ground.standing_claim(snapshot_id) is None
+    return age_s > ground.config.expire_s and ground.possible_claim(snapshot_id) is None
 
 
 def snapshot_folders(ground: Ground) -> Iterator[Path]:
@@ -63,6 +67,15 @@ def snapshot_folders(ground: Ground) -> Iterator[Path]:
         for entry in entries:
             if is_id(entry.name) and entry.is_dir(follow_symlinks=False):
                 yield Path(entry.path)
+
+
+def _withdraw_if_useless(ground: Ground, folder: Path) -> bool:
+    if not is_committed(folder):
+        return not _is_being_written(folder)
+    if not is_expired(ground, folder.name):
+        return False
+    withdraw(folder)
+    return True
 
 
 def _is_being_written(folder: Path) -> bool:

@@ -62,7 +62,7 @@ class Claim:
         with self._ground.lock.held():
             self._require_mine()
             with disk_errors(f"cannot use up snapshot {self.snapshot_id}"):
-                if self._record.claimant:
+                if self._record.claimant is not None:
                     spend(self._ground, self.snapshot_id, self._record.claimant)
                 else:
                     withdraw(folder)
@@ -90,9 +90,9 @@ class Claim:
             write_claim(self._ground.root / self.snapshot_id / CLAIM, raw)
 
 
-def take_claim(ground: Ground, snapshot_id: str, owner: str, claimant: str) -> Claim:
+def take_claim(ground: Ground, snapshot_id: str, owner: str, claimant: str | None) -> Claim:
     """Raises SnapshotClaimed naming the owner, SnapshotNotFound or SnapshotFailed."""
-    assert not claimant or is_id(claimant), "a claimant is named as snapshots are"
+    assert claimant is None or is_id(claimant), "a claimant is named as snapshots are"
     assert 0 < len(owner) <= OWNER_LENGTH_MAX, "an owner has a name, and not a long one"
     with ground.lock.held():
         ground.require_unclaimed(snapshot_id, claimant)

@@ -19,15 +19,14 @@ UNCLAIMED = b" " * CLAIM_BYTES
 
 @dataclass(frozen=True, slots=True)
 class ClaimRecord:
-    """`token` tells this claim from a later one of the same owner; `until_s` is Unix time.
-
-    `claimant` is the continuation that it is for, empty where nobody said.
+    """`token` tells this claim from a later one of the same owner; None of one that cannot be read. `until_s` is Unix
+    time. `claimant` is the continuation that it is for; None where nobody said.
     """
 
     owner: str
-    token: str
+    token: str | None
     until_s: float
-    claimant: str = ""
+    claimant: str | None = None
 
 
 def claim_bytes(record: ClaimRecord) -> bytes:
@@ -49,7 +48,12 @@ def read_claim(path: Path, lease_s: float) -> ClaimRecord | None:
     except FileNotFoundError:
         return None
     except (NotRegular, SnapshotManifestInvalid):
-        return ClaimRecord("somebody unknown", "", path.lstat().st_mtime + lease_s)
+        return unknown_claim(path, lease_s)
+
+
+def unknown_claim(path: Path, lease_s: float) -> ClaimRecord:
+    """Of whoever may have written what cannot be read. Raises OSError."""
+    return ClaimRecord("somebody unknown", None, path.lstat().st_mtime + lease_s)
 
 
 def write_claim(path: Path, raw: bytes) -> None:
@@ -64,7 +68,7 @@ def _parsed(raw: bytes, where: str) -> ClaimRecord:
         owner=fields.text("owner", length_max=OWNER_LENGTH_MAX),
         token=fields.text("token", length_max=64),
         until_s=fields.number("until_s"),
-        claimant=fields.text("claimant", length_max=64),
+        claimant=fields.text_or_none("claimant", length_max=64),
     )
     fields.close()
     return record

@@ -24,7 +24,7 @@ class CommittedSnapshot:
         self._ground = ground
         self.manifest = manifest
 
-    def claim(self, owner: str, claimant: str = "") -> Claim:
+    def claim(self, owner: str, claimant: str | None = None) -> Claim:
         """Takes the right to continue it. `owner` is for people: at most 128 characters.
 
         `claimant` names the continuation, by 32 hexadecimal digits that nobody else has: whoever names the same takes

@@ -107,11 +107,11 @@ def sync_folder(path: Path) -> None:
 
 
 def folder_bytes(path: Path) -> int:
-    """Bytes of the files in a folder that others may be removing at the same time."""
+    """Bytes of the files in a folder, as far as they can be seen: others may be removing it at the same time."""
     total = 0
-    with suppress(FileNotFoundError), os.scandir(path) as entries:
+    with suppress(OSError), os.scandir(path) as entries:
         for entry in entries:
-            with suppress(FileNotFoundError):
+            with suppress(OSError):
                 total += entry.stat(follow_symlinks=False).st_size
     return total
 

@@ -69,6 +69,16 @@ class Fields:
     def text(self, name: str, *, length_max: int) -> str:
         return as_text(self.take(name), self._named(name), length_max=length_max)
 
+    def text_or_none(self, name: str, *, length_max: int) -> str | None:
+        value = self.take(name)
+        return None if value is None else as_text(value, self._named(name), length_max=length_max)
+
+    def flag(self, name: str) -> bool:
+        value = self.take(name)
+        if not isinstance(value, bool):
+            raise SnapshotManifestInvalid(f"{self._named(name)} is {value!r:.80}, neither true nor false")
+        return value
+
     def array(self, name: str) -> list[object]:
         return as_array(self.take(name), self._named(name))
 
@@ -94,6 +104,13 @@ def as_integer(value: object, where: str, *, minimum: int = 0) -> int:
     if type(value) is not int or not minimum <= value <= _INTEGER_MAX:
         raise SnapshotManifestInvalid(f"{where} is {value!r:.80}, not an integer from {minimum} on")
     return value
+
+
+def as_token(value: object, where: str) -> int:
+    token_id = as_integer(value, where)
+    if token_id >= 1 << 32:
+        raise SnapshotManifestInvalid(f"{where} is {token_id}, no token has more than 32 bits")
+    return token_id
 
 
 def as_number(value: object, where: str) -> float:

@@ -2,7 +2,6 @@
 
 import os
 import stat
-from dataclasses import dataclass
 from pathlib import Path
 
 from segue.errors import (
@@ -22,6 +21,7 @@ from segue.state.snapshot.disk import disk_errors, folder_bytes, read_bounded, r
 from segue.state.snapshot.ground import Clock, Ground, is_committed, unix_time, withdraw
 from segue.state.snapshot.names import is_id, new_id
 from segue.state.snapshot.spent import forbid, remove_old_notes, spent_for
+from segue.state.snapshot.summary import SnapshotSummary
 from segue.state.snapshot.writer import SnapshotWriter
 
 # All that is done with a folder is found in its module.
@@ -29,26 +29,6 @@ __all__ = ["Claim", "CommittedSnapshot", "SnapshotFolder", "SnapshotSummary", "S
 
 KEY_BYTES_MIN = 16
 KEY_BYTES_MAX = 4096
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SnapshotSummary:
-    """One line of a list. `owner` is empty when nobody has a claim.
-
-    `refused` is the code of the error that reading its marker gives, empty if none does; what the marker would tell is
-    empty or zero then.
-    """
-
-    snapshot_id: str
-    bytes: int
-    request_id: str = ""
-    kind: str = ""
-    computed: int = 0
-    tp_size: int = 0
-    created_s: float = 0.0
-    owner: str = ""
-    until_s: float = 0.0
-    refused: str = ""
 
 
 class SnapshotFolder:
@@ -85,14 +65,14 @@ class SnapshotFolder:
             raise ConfigError(f"snapshot.folder {config.folder} is not usable: {error}", param="folder") from error
         return SnapshotFolder(ground)
 
-    def begin(self, bytes_expected: int, snapshot_id: str = "") -> SnapshotWriter:
+    def begin(self, bytes_expected: int, snapshot_id: str | None = None) -> SnapshotWriter:
         """Room for a snapshot of so many bytes of tensors, once those are removed that nobody needs.
 
         It is called `snapshot_id` if whoever asked for it has drawn a name, which must be new. Raises
         SnapshotFolderFull naming the limit, or SnapshotFailed.
         """
         assert bytes_expected >= 0, "a size is not negative"
-        assert not snapshot_id or is_id(snapshot_id), "no path is made of what is no id"
+        assert snapshot_id is None or is_id(snapshot_id), "no path is made of what is no id"
         self.sweep()
         ground = self._ground
         with ground.lock.held(), disk_errors(f"cannot begin a snapshot in {ground.root}"):
@@ -115,15 +95,20 @@ class SnapshotFolder:
         return found
 
     def list(self) -> "list[SnapshotSummary]":
-        """Every complete snapshot that has not expired, the oldest first. Raises SnapshotFailed."""
+        """Every complete snapshot that has not expired, the oldest first; one that cannot be read is refused there.
+
+        Raises SnapshotFailed when the folder itself cannot be read.
+        """
         ground = self._ground
         with ground.lock.held(), disk_errors(f"cannot list {ground.root}"):
-            complete = [folder.name for folder in snapshot_folders(ground) if is_committed(folder)]
-            found = [self._summary(name) for name in complete if not is_expired(ground, name)]
-        return sorted(found, key=lambda summary: (summary.created_s, summary.snapshot_id))
+            found = [self._summary(folder) for folder in snapshot_folders(ground)]
+        return sorted((one for one in found if one is not None), key=lambda one: one.age_order)
 
     def delete(self, snapshot_id: str) -> None:
-        """Removes it, readable or not. Raises SnapshotNotFound, SnapshotClaimed or SnapshotFailed."""
+        """Removes it, readable or not. Raises SnapshotNotFound, SnapshotClaimed or SnapshotFailed.
+
+        Whoever may have a claim that cannot be read has it for as long as a claim stands.
+        """
         folder = self._ground.folder(snapshot_id)
         with self._ground.lock.held():
             self._ground.require_unclaimed(snapshot_id)
@@ -149,7 +134,7 @@ class SnapshotFolder:
     def sweep(self) -> int:
         """Removes what expired unclaimed and what a writer or a removal that died left; tells how many.
 
-        Raises SnapshotFailed.
+        What cannot be read or removed stays, and keeps nothing else. Raises SnapshotFailed.
         """
         with self._ground.lock.held(), disk_errors(f"cannot sweep {self._ground.root}"):
             useless = withdraw_useless(self._ground)
@@ -177,38 +162,43 @@ class SnapshotFolder:
                 f"the disk of {ground.root} has {max(0, free)} free bytes, {bytes_expected} were to come"
             )
 
-    def _summary(self, snapshot_id: str) -> SnapshotSummary:
-        ground = self._ground
-        size = folder_bytes(ground.root / snapshot_id)
-        claim = ground.standing_claim(snapshot_id)
-        owner, until_s = (claim.owner, claim.until_s) if claim else ("", 0.0)
+    def _summary(self, folder: Path) -> SnapshotSummary | None:
+        """None of what is not complete, or has expired. One that cannot be read says so, and hides no other."""
+        ground, snapshot_id, size = self._ground, folder.name, folder_bytes(folder)
+        marker = claim = refused = None
         try:
+            if not is_committed(folder) or is_expired(ground, snapshot_id):
+                return None
             marker = read_marker(ground, snapshot_id)
-        except SnapshotFailed:
-            raise
+            if marker.snapshot_id != snapshot_id:
+                refused = SnapshotManifestInvalid.kind.code
+        except (FileNotFoundError, SnapshotNotFound):
+            return None
+        except OSError:
+            refused = SnapshotFailed.kind.code
         except SnapshotError as error:
-            return SnapshotSummary(
-                snapshot_id=snapshot_id, bytes=size, owner=owner, until_s=until_s, refused=error.kind.code
-            )
-        refused = "" if marker.snapshot_id == snapshot_id else SnapshotManifestInvalid.kind.code
+            refused = error.kind.code
+        try:
+            claim = ground.standing_claim(snapshot_id)
+        except OSError:
+            refused = SnapshotFailed.kind.code
         return SnapshotSummary(
             snapshot_id=snapshot_id,
             bytes=size,
-            request_id=marker.request_id,
-            kind=marker.kind,
-            computed=marker.computed,
-            tp_size=marker.tp_size,
-            created_s=marker.created_s,
-            owner=owner,
-            until_s=until_s,
+            request_id=None if marker is None else marker.request_id,
+            kind=None if marker is None else marker.kind,
+            created_s=None if marker is None else marker.created_s,
+            computed=None if marker is None else marker.computed,
+            tp_size=None if marker is None else marker.tp_size,
+            claimed_by=None if claim is None else claim.owner,
             refused=refused,
         )
 
 
-def _key(config: SnapshotConfig) -> bytes:
-    """The secret, without a line's end, which editors add; empty if none is configured. Raises ConfigError."""
+def _key(config: SnapshotConfig) -> bytes | None:
+    """The secret, without a line's end, which editors add; None if none is configured. Raises ConfigError."""
     if not config.key_file:
-        return b""
+        return None
     try:
         raw = read_bounded(Path(config.key_file).resolve(), KEY_BYTES_MAX)
     except OSError as error:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from segue.errors import SnapshotClaimed, SnapshotNotFound
-from segue.state.snapshot.claim_record import ClaimRecord, read_claim
+from segue.state.snapshot.claim_record import ClaimRecord, read_claim, unknown_claim
 from segue.state.snapshot.config import SnapshotConfig
 from segue.state.snapshot.disk import disk_errors, sync_folder
 from segue.state.snapshot.locks import FolderLock
@@ -19,11 +19,11 @@ unix_time: Clock = time.time
 
 @dataclass(frozen=True, slots=True)
 class Ground:
-    """One snapshot folder. `key` is empty where nothing is signed; `clock` tells Unix time."""
+    """One snapshot folder. `key` is None where nothing is signed; `clock` tells Unix time."""
 
     root: Path
     config: SnapshotConfig
-    key: bytes
+    key: bytes | None
     clock: Clock
 
     @property
@@ -41,7 +41,15 @@ class Ground:
         found = read_claim(self.root / snapshot_id / CLAIM, self.config.claim_s)
         return found if found is not None and found.until_s > self.clock() else None
 
-    def require_unclaimed(self, snapshot_id: str, claimant: str = "") -> None:
+    def possible_claim(self, snapshot_id: str) -> ClaimRecord | None:
+        """The same; one that cannot be read counts for a lease from when it was written. Raises OSError."""
+        try:
+            return self.standing_claim(snapshot_id)
+        except OSError:
+            found = unknown_claim(self.root / snapshot_id / CLAIM, self.config.claim_s)
+            return found if found.until_s > self.clock() else None
+
+    def require_unclaimed(self, snapshot_id: str, claimant: str | None = None) -> None:
         """Raises SnapshotClaimed, or SnapshotNotFound when the snapshot is gone. The caller holds the lock.
 
         A claim for the same `claimant` is no obstacle: it tries again because its last try is lost.
@@ -49,8 +57,8 @@ class Ground:
         with disk_errors(f"cannot read the claim of snapshot {snapshot_id}"):
             if not is_committed(self.root / snapshot_id):
                 raise SnapshotNotFound(f"there is no snapshot {snapshot_id} any more")
-            claim = self.standing_claim(snapshot_id)
-        if claim is not None and not (claimant and claim.claimant == claimant):
+            claim = self.possible_claim(snapshot_id)
+        if claim is not None and (claimant is None or claim.claimant != claimant):
             raise claimed(snapshot_id, claim)
 
 

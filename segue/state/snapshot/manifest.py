@@ -6,10 +6,20 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias, cast
 
 from segue.errors import SnapshotManifestInvalid, SnapshotVersionMismatch
-from segue.state.snapshot.fields import Fields, JsonObject, JsonValue, as_array, as_integer, from_json, to_json
-from segue.state.snapshot.manifest_output import OutputToken, output_from_json, output_json
+from segue.state.snapshot.fields import (
+    Fields,
+    JsonObject,
+    JsonValue,
+    as_array,
+    as_integer,
+    as_token,
+    from_json,
+    to_json,
+)
+from segue.state.snapshot.manifest_output import output_from_json, output_json
 from segue.state.snapshot.manifest_payload import payload_from_json, payload_json
 from segue.state.snapshot.payload import PayloadFile, TensorRecord
+from segue.tokens import EmittedToken
 
 __all__ = [
     "FORMAT_VERSION",
@@ -17,7 +27,6 @@ __all__ = [
     "Manifest",
     "ManifestRequest",
     "ManifestState",
-    "OutputToken",
     "PayloadFile",
     "SnapshotKind",
     "TensorRecord",
@@ -48,7 +57,7 @@ class ManifestRequest:
     request_id: str
     kind: SnapshotKind
     prompt: tuple[int, ...]
-    output: tuple[OutputToken, ...]
+    output: tuple[EmittedToken, ...]
     sampling: JsonObject
     priority: int
     cache_salt: str
@@ -193,8 +202,7 @@ def _tokens(values: list[object], where: str) -> tuple[int, ...]:
     for place, value in enumerate(values):
         # A prompt may have a million tokens: what is right is seen at a glance.
         if type(value) is not int or not 0 <= value < 1 << 32:
-            as_integer(value, f"{where}[{place}]")
-            raise SnapshotManifestInvalid(f"{where}[{place}] is {value}, no token has more than 32 bits")
+            as_token(value, f"{where}[{place}]")
     return cast(tuple[int, ...], tuple(values))
 
 

@@ -1,21 +1,13 @@
 """The output of a request in a manifest: `[token id, logprob, [[token id, logprob], ...]]` for each token."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from segue.errors import SnapshotManifestInvalid
-from segue.state.snapshot.fields import JsonValue, as_array, as_integer, as_number, number_json
+from segue.state.snapshot.fields import JsonValue, as_array, as_number, as_token, number_json
+from segue.tokens import EmittedToken
 
 
-class OutputToken(NamedTuple):
-    """One token with what was reported beside it: its logprob if one was, and alternatives as (token id, logprob)."""
-
-    token_id: int
-    logprob: float | None
-    top: tuple[tuple[int, float], ...] = ()
-
-
-def output_json(output: Sequence[OutputToken]) -> list[JsonValue]:
+def output_json(output: Sequence[EmittedToken]) -> list[JsonValue]:
     return [
         [
             token.token_id,
@@ -26,15 +18,15 @@ def output_json(output: Sequence[OutputToken]) -> list[JsonValue]:
     ]
 
 
-def output_from_json(values: Sequence[object], where: str) -> tuple[OutputToken, ...]:
+def output_from_json(values: Sequence[object], where: str) -> tuple[EmittedToken, ...]:
     """Raises SnapshotManifestInvalid naming the token."""
     return tuple(_token(value, f"{where}[{place}]") for place, value in enumerate(values))
 
 
-def _token(value: object, where: str) -> OutputToken:
+def _token(value: object, where: str) -> EmittedToken:
     token_id, logprob, top = _parts(value, where, 3)
-    return OutputToken(
-        as_integer(token_id, where),
+    return EmittedToken(
+        as_token(token_id, where),
         None if logprob is None else as_number(logprob, where),
         tuple(_alternative(one, where) for one in as_array(top, where)),
     )
@@ -42,7 +34,7 @@ def _token(value: object, where: str) -> OutputToken:
 
 def _alternative(value: object, where: str) -> tuple[int, float]:
     token_id, logprob = _parts(value, where, 2)
-    return as_integer(token_id, where), as_number(logprob, where)
+    return as_token(token_id, where), as_number(logprob, where)
 
 
 def _parts(value: object, where: str, count: int) -> list[object]:

@@ -47,17 +47,17 @@ def marker_of(manifest: Manifest, raw: bytes) -> Marker:
     )
 
 
-def seal(marker: Marker, key: bytes) -> bytes:
-    """The marker's file; an empty `key` leaves it unsigned."""
+def seal(marker: Marker, key: bytes | None) -> bytes:
+    """The marker's file; without a `key` it is unsigned."""
     line = to_json(asdict(marker))
     return b"%s\n%s\n" % (line, _signature(line, key))
 
 
-def unseal(sealed: bytes, key: bytes, where: str) -> Marker:
+def unseal(sealed: bytes, key: bytes | None, where: str) -> Marker:
     """Raises SnapshotForeign before anything is parsed, SnapshotVersionMismatch or SnapshotManifestInvalid."""
     line, _, rest = sealed.partition(b"\n")
     signature = rest.removesuffix(b"\n")
-    if key and not hmac.compare_digest(signature, _signature(line, key)):
+    if key is not None and not hmac.compare_digest(signature, _signature(line, key)):
         signed = "unsigned" if signature == _UNSIGNED else "signed with another key, or changed since"
         raise SnapshotForeign(f"{where} is {signed}")
     fields = Fields(from_json(line, where), where)
@@ -85,5 +85,5 @@ def require_vouched(marker: Marker, raw: bytes, where: str) -> None:
         raise SnapshotManifestInvalid(f"{where} is not the manifest that was committed: its digest is another")
 
 
-def _signature(line: bytes, key: bytes) -> bytes:
-    return hmac.new(key, line, hashlib.sha256).hexdigest().encode() if key else _UNSIGNED
+def _signature(line: bytes, key: bytes | None) -> bytes:
+    return _UNSIGNED if key is None else hmac.new(key, line, hashlib.sha256).hexdigest().encode()

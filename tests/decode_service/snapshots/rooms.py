@@ -7,19 +7,20 @@ from pathlib import Path
 
 from decode_service.retraction.config import RetractionConfig
 from decode_service.retraction.parts import retraction_parts
-from decode_service.snapshots.commands import SnapshotDone, TakeSnapshot
-from decode_service.snapshots.exports import Exports
+from decode_service.snapshots.commands import SnapshotDone, WriteSnapshot
 from decode_service.snapshots.identity import snapshot_identity
 from decode_service.snapshots.images import StateImages
 from decode_service.snapshots.restoring import Restored, Restoring
+from decode_service.snapshots.taking import SnapshotTaking
 from decode_service.snapshots.writing import SnapshotWriting, Written
 from kv_transfer.hosting.loading import Loaded, load
 from segue.batch.news import Ended
-from segue.batch.request import EmittedToken
 from segue.engine import Engine
 from segue.ids import Handle
 from segue.state.snapshot.config import SnapshotConfig
 from segue.state.snapshot.folder import SnapshotFolder
+from segue.state.snapshot.names import new_id
+from segue.tokens import EmittedToken
 from segue.wire import GenerateSpec
 from tests.handoff.pair import engine_config
 
@@ -29,7 +30,7 @@ class Room:
     """An engine and its snapshot folder. `tokens` is what it put out, by handle."""
 
     loaded: Loaded
-    exports: Exports
+    taking: SnapshotTaking
     restoring: Restoring
     done: list[SnapshotDone]
     writing: SnapshotWriting
@@ -46,7 +47,7 @@ class Room:
 
     def step(self) -> bool:
         """Whether there was anything to compute."""
-        self.exports.turn()
+        self.taking.turn()
         record = self.engine.launch()
         if record is not None:
             news = self.engine.commit(record)
@@ -68,12 +69,12 @@ class Room:
 
     def take(self, handle: Handle, *, copy: bool = False, served: int = 0) -> Written:
         """A snapshot of a request, as it stands now. Raises what kept it from being taken."""
-        command = TakeSnapshot(handle, 0, "copy" if copy else "export", served, {})
-        self.exports.ask(command)
-        self.exports.turn()
+        command = WriteSnapshot(handle, 0, "copy" if copy else "export", served, {}, new_id())
+        self.taking.ask(command)
+        self.taking.turn()
         self.writing.finish()
         while self.done:
-            self.exports.done(self.done.pop())
+            self.taking.done(self.done.pop())
         self.ended += self.engine.take_ended()
         self.engine.check()
         return command.answer.result(timeout=0)
@@ -88,7 +89,7 @@ class Room:
         asked = replace(spec, snapshot_id=snapshot_id, emitted=tuple(emitted))
         restored = self.restoring.open(asked)
         assert restored is not None
-        news = self.engine.restore(asked, Handle(handle), restored.image, restored.output)
+        news = self.engine.restore(asked, Handle(handle), restored.image, restored.output, restored.cached_tokens)
         for one, token in zip(news.handles, news.tokens, strict=True):
             self.tokens.setdefault(one, []).append(token)
         restored.claim.consume()
@@ -109,9 +110,9 @@ def room(model: Path, folder: Path, **changes: object) -> Iterator[Room]:
         images = StateImages(built.storage, built.slots, config.page_tokens, loaded.engine.facts.window)
         identity = snapshot_identity(loaded.identity)
         done: list[SnapshotDone] = []
-        exports = Exports(loaded.engine, images, writing, identity, done.append)
+        taking = SnapshotTaking(loaded.engine, images, writing, identity, done.append)
         snapshots = SnapshotFolder.open(SnapshotConfig(folder=str(folder)))
-        yield Room(loaded, exports, Restoring(snapshots, images.form, identity, "here"), done, writing)
+        yield Room(loaded, taking, Restoring(snapshots, images.form, identity, "here"), done, writing)
     finally:
         writing.close()
         if built.crew is not None:

@@ -126,7 +126,7 @@ async def test_a_router_that_leaves_while_its_snapshot_is_opened(model: Path, tm
             await target.status()
         assert (await target.status()).retraction.restored == 0
         folder = SnapshotFolder.open(SnapshotConfig(folder=str(tmp_path)))
-        assert [one.owner for one in folder.list()] == [""]
+        assert [one.claimed_by for one in folder.list()] == [None]
         second = await target.end(await target.begin(replace(rest, attempt=3)))
     assert joined(first, second) == await undisturbed(model, asked)
     assert snapshots_in(tmp_path) == []

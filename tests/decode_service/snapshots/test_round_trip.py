@@ -6,10 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from segue.batch.news import Ended
-from segue.batch.request import EmittedToken, FinishReason
+from segue.batch.news import Ended, Usage
+from segue.batch.request import FinishReason
 from segue.batch.sampling import SamplingParams
+from segue.errors import SnapshotSourceMismatch
 from segue.ids import Handle, RequestId, RouterId
+from segue.state.snapshot.config import SnapshotConfig
+from segue.state.snapshot.folder import SnapshotFolder
+from segue.tokens import EmittedToken
 from segue.wire import GenerateSpec
 from tests.decode_service.snapshots.rooms import room
 from tests.support.checkpoints import FULL, LINEAR, SLIDING, VOCAB, lara_mini_config, write_checkpoint
@@ -108,7 +112,7 @@ def test_another_number_of_ranks_is_no_obstacle(models: Models, tmp_path: Path, 
     found = moved(model, tmp_path, spec, 10, {"tp": source}, {"tp": target})
     wanted = whole(model, tmp_path, spec)
     assert [token.token_id for token in found] == [token.token_id for token in wanted]
-    assert max(abs(a.logprob - b.logprob) for a, b in zip(found, wanted, strict=True)) < 1e-4
+    assert [token.logprob for token in found] == pytest.approx([token.logprob for token in wanted], abs=1e-4)
 
 
 @pytest.mark.parametrize(("prompt", "before"), [(1, 1), (1, 2), (63, 1), (64, 1), (65, 2), (128, 3), (300, 1)])
@@ -140,3 +144,63 @@ def test_the_next_turn_finds_only_pages_that_came_whole(
             made.submit(turn, number)
             made.run()
             assert made.tokens[Handle(number)] == wanted
+
+
+def test_what_was_reused_of_the_prompt_is_told_however_often_it_is_moved(models: Models, tmp_path: Path) -> None:
+    model, spec = models("full+window"), asking(37, 20)
+    with room(model, tmp_path, page_tokens=8) as made:
+        made.submit(spec)
+        made.run()
+        handle = made.submit(spec, 2)
+        made.until(handle, 4)
+        (cached,) = [one.cached_tokens for one in made.engine.live_requests()]
+        assert cached > 0
+        written, known = made.take(handle), [token.token_id for token in made.tokens[handle]]
+    for number in range(2):
+        with room(model, tmp_path, page_tokens=8) as made:
+            handle = made.restore(spec, written.snapshot_id, known)
+            made.until(handle, 1)
+            known += [token.token_id for token in made.tokens[handle]]
+            if number == 0:
+                written = made.take(handle)
+                continue
+            made.run()
+            assert made.ended[-1].usage == Usage(37, 20, cached)
+
+
+def logprobs_in(folder: Path, snapshot_id: str) -> list[float | None]:
+    manifest = SnapshotFolder.open(SnapshotConfig(folder=str(folder))).read(snapshot_id).manifest
+    return [token.logprob for token in manifest.request.output]
+
+
+def test_a_logprob_that_nobody_here_knows_stays_unknown(models: Models, tmp_path: Path) -> None:
+    model, spec = models("full"), asking(37, 20)
+    known = whole(model, tmp_path, spec)
+    given = [token.token_id for token in known[:5]]
+    wanted = [None] * 5 + [token.logprob for token in known[5:8]]
+    with room(model, tmp_path) as made:
+        handle = made.submit(replace(spec, emitted=tuple(given)))
+        made.until(handle, 3)
+        written = made.take(handle)
+    assert logprobs_in(tmp_path, written.snapshot_id) == wanted
+    with room(model, tmp_path) as made:
+        # Whoever has not been told of them would have to be told what nobody knows.
+        with pytest.raises(SnapshotSourceMismatch, match="does not know"):
+            made.open(spec, written.snapshot_id, given[:4])
+        handle = made.restore(spec, written.snapshot_id, given)
+        made.until(handle, 4)
+        again = made.take(handle)
+        assert made.tokens[handle] == known[5:9]
+    assert logprobs_in(tmp_path, again.snapshot_id) == [*wanted, known[8].logprob]
+
+
+def test_a_logprob_that_nobody_asked_for_is_unknown(models: Models, tmp_path: Path) -> None:
+    model, spec = models("full"), asking(37, 20)
+    spec = replace(spec, sampling=replace(spec.sampling, logprobs=None))
+    with room(model, tmp_path) as made:
+        handle = made.submit(spec)
+        made.until(handle, 3)
+        written = made.take(handle)
+        assert logprobs_in(tmp_path, written.snapshot_id) == [None] * 3
+        made.restore(spec, written.snapshot_id, [], 2)
+        assert [token.logprob for token in made.tokens[Handle(2)]] == [None] * 3

@@ -4,9 +4,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from segue.batch.request import EmittedToken
 from segue.build import BuiltEngine, load_engine
 from segue.ids import Handle
+from segue.tokens import EmittedToken
 from segue.weights.folder import ModelFolder
 from segue.wire import GenerateSpec
 from tests.handoff.pair import engine_config

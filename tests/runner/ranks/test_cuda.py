@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from segue.batch.request import EmittedToken
 from segue.errors import ConfigError, RankLost
 from segue.runner.ranks.devices import rank_devices
+from segue.tokens import EmittedToken
 from segue.wire import GenerateSpec
 from tests.handoff.pair import Answer, paired
 from tests.handoff.test_retraction import FORCED
@@ -65,13 +65,15 @@ def alike(found: Sequence[tuple[list[int], list[float]]], right: Sequence[tuple[
         assert len(tokens) == len(others)
         differing = [number for number, pair in enumerate(zip(tokens, others, strict=True)) if pair[0] != pair[1]]
         stop = differing[0] + 1 if differing else len(tokens)
+        assert len(logprobs) == len(tokens)
         assert logprobs[:stop] == pytest.approx(expected[:stop], abs=NEAR)
         whole += not differing
     assert whole >= len(found) - 1
 
 
 def emitted(tokens: Sequence[Sequence[EmittedToken]]) -> list[tuple[list[int], list[float]]]:
-    return [([one.token_id for one in row], [one.logprob for one in row]) for row in tokens]
+    known = [[one.logprob for one in row if one.logprob is not None] for row in tokens]
+    return [([one.token_id for one in row], logprobs) for row, logprobs in zip(tokens, known, strict=True)]
 
 
 def answered(given: Sequence[Answer]) -> list[tuple[list[int], list[float]]]:

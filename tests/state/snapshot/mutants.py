@@ -9,6 +9,7 @@ _CLAIMS = ("tests/state/snapshot/test_claims.py",)
 _SPENT = ("tests/state/snapshot/test_spent.py",)
 _LIMITS = ("tests/state/snapshot/test_limits.py",)
 _KILLED = ("tests/state/snapshot/test_killed.py",)
+_UNREADABLE = ("tests/state/snapshot/test_unreadable.py",)
 _FULL = ("tests/state/snapshot/test_full_disk.py",)
 
 MUTANTS = (
@@ -52,14 +53,14 @@ MUTANTS = (
     Mutant(
         "whoever names no claimant has everybody's claim",
         _HERE + "ground.py",
-        "not (claimant and claim.claimant == claimant)",
+        "(claimant is None or claim.claimant != claimant)",
         "claim.claimant != claimant",
         _CLAIMS,
     ),
     Mutant(
         "what is used up leaves no note",
         _HERE + "claim.py",
-        "if self._record.claimant:",
+        "if self._record.claimant is not None:",
         "if False:",
         _SPENT,
     ),
@@ -88,7 +89,7 @@ MUTANTS = (
         "an owner that was taken over goes on",
         _HERE + "claim.py",
         "current.token != self._record.token:",
-        "current.token == '':",
+        "current.token is None:",
         _CLAIMS,
     ),
     Mutant(
@@ -101,7 +102,7 @@ MUTANTS = (
     Mutant(
         "a claimed snapshot expires",
         _HERE + "census.py",
-        "return age_s > ground.config.expire_s and ground.standing_claim(snapshot_id) is None",
+        "return age_s > ground.config.expire_s and ground.possible_claim(snapshot_id) is None",
         "return age_s > ground.config.expire_s",
         _LIMITS,
     ),
@@ -143,8 +144,8 @@ MUTANTS = (
     Mutant(
         "an unsigned snapshot is ours",
         _HERE + "marker.py",
-        "if key and not hmac",
-        "if key and signature != _UNSIGNED and not hmac",
+        "if key is not None and not hmac",
+        "if key is not None and signature != _UNSIGNED and not hmac",
         _REFUSALS,
     ),
     Mutant(
@@ -167,5 +168,26 @@ MUTANTS = (
         "            write_durable(self._folder / CLAIM, UNCLAIMED)\n",
         "            write_durable(self._folder / CLAIM, b'')\n",
         _FULL,
+    ),
+    Mutant(
+        "a claim that cannot be read hides all snapshots",
+        _HERE + "folder.py",
+        "            claim = ground.standing_claim(snapshot_id)\n        except OSError:\n",
+        "            claim = ground.standing_claim(snapshot_id)\n        except KeyError:\n",
+        _UNREADABLE,
+    ),
+    Mutant(
+        "one that cannot be read keeps all from being swept",
+        _HERE + "census.py",
+        "        with suppress(OSError):\n",
+        "        with suppress(KeyError):\n",
+        _UNREADABLE,
+    ),
+    Mutant(
+        "a claim that cannot be read is nobody's",
+        _HERE + "ground.py",
+        "            return found if found.until_s > self.clock() else None\n",
+        "            return None\n",
+        _UNREADABLE,
     ),
 )

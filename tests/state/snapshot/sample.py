@@ -14,10 +14,10 @@ from segue.state.snapshot.manifest import (
     Manifest,
     ManifestRequest,
     ManifestState,
-    OutputToken,
     PayloadFile,
 )
 from segue.state.snapshot.payload import PayloadTensor
+from segue.tokens import EmittedToken
 
 RANKS = 2
 REQUEST = ManifestRequest(
@@ -25,8 +25,8 @@ REQUEST = ManifestRequest(
     kind="export",
     prompt=(5, 6, 4294967295),
     output=(
-        OutputToken(7, -0.1, ((7, -0.1), (9, float("-inf")))),
-        OutputToken(8, None),
+        EmittedToken(7, -0.1, ((7, -0.1), (9, float("-inf")))),
+        EmittedToken(8, None),
     ),
     sampling={"temperature": 0.8, "stop": [1, 2], "seed": 1 << 40, "nested": {"a": None}},
     priority=-3,

@@ -25,7 +25,7 @@ def test_a_second_claim_is_refused_naming_owner_and_time(folder: SnapshotFolder)
     for owner in ("worker b", "worker a"):
         with pytest.raises(SnapshotClaimed, match=r"claimed by worker a until \d{4}-\d\d-\d\dT"):
             folder.read(snapshot_id).claim(owner)
-    assert folder.list()[0].owner == "worker a"
+    assert folder.list()[0].claimed_by == "worker a"
 
 
 def test_a_claimed_snapshot_can_be_read_but_not_deleted(folder: SnapshotFolder) -> None:
@@ -73,7 +73,7 @@ def test_a_claim_that_ran_out_may_be_taken_over_and_its_owner_then_has_nothing(
         with pytest.raises(SnapshotClaimed, match="claimed by worker b"):
             use()
     stale.release()
-    assert folder.list()[0].owner == "worker b"
+    assert folder.list()[0].claimed_by == "worker b"
     fresh.consume()
 
 
@@ -130,7 +130,7 @@ def test_a_claim_takes_no_room_that_is_not_there_already(folder: SnapshotFolder,
     claim.renew()
     after = (tmp_path / snapshot_id / "claim").stat()
     assert (after.st_ino, after.st_size, after.st_blocks) == (before.st_ino, before.st_size, before.st_blocks)
-    assert folder.list()[0].owner == "w" * 128
+    assert folder.list()[0].claimed_by == "w" * 128
 
 
 def test_of_two_processes_that_race_for_a_claim_one_wins(folder: SnapshotFolder, tmp_path: Path) -> None:

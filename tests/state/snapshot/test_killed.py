@@ -47,12 +47,12 @@ def test_a_snapshot_whose_consumer_is_killed_is_complete_or_invisible_and_swept(
         left = folder.list()
         for found in left:
             folder.read(found.snapshot_id).verify()
-            if not found.owner:
+            if not found.claimed_by:
                 folder.read(found.snapshot_id).claim("next").consume()
         gone += not left
         folder.sweep()
         # A claim that its dead owner had stands until it runs out: nobody can tell yet that it is dead.
-        assert leftovers(root) == [found.snapshot_id for found in left if found.owner]
+        assert leftovers(root) == [found.snapshot_id for found in left if found.claimed_by]
     assert 0 < gone < KILLS + DENSE
 
 

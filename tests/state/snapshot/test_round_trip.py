@@ -153,5 +153,5 @@ def test_a_list_tells_what_there_is(tmp_path: Path) -> None:
     (found,) = folder.list()
     assert (found.snapshot_id, found.request_id, found.kind, found.computed) == (snapshot_id, "req-1", "export", 4)
     assert found.bytes == sum(path.stat().st_size for path in (tmp_path / snapshot_id).iterdir())
-    assert (found.owner, found.refused) == ("", "")
+    assert (found.claimed_by, found.refused) == (None, None)
     assert "somebody's notes" in os.listdir(tmp_path)

@@ -24,7 +24,7 @@ def test_the_next_try_takes_the_claim_of_the_last_one_at_once(tmp_path: Path) ->
     folder = open_folder(tmp_path)
     snapshot = folder.read(write_one(folder))
     lost = snapshot.claim("worker a", ME)
-    for claimant in (OTHER, ""):
+    for claimant in (OTHER, None):
         with pytest.raises(SnapshotClaimed, match="worker a"):
             snapshot.claim("worker b", claimant)
     fresh = snapshot.claim("worker b", ME)

@@ -9,14 +9,14 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
-from decode_service.snapshots.commands import SnapshotDone, TakeSnapshot
+from decode_service.snapshots.commands import SnapshotDone, WriteSnapshot
 from decode_service.snapshots.images import StateImages
 from decode_service.snapshots.writing import SnapshotWriting, Written
 from segue.batch.request import Request
 from segue.engine import Engine
 from segue.errors import ServingError, SnapshotNotReady
 from segue.ids import Handle
-from segue.state.snapshot.manifest import ManifestRequest, ManifestState, OutputToken
+from segue.state.snapshot.manifest import ManifestRequest, ManifestState
 from segue.wire import SnapshotFigures, sampling_to_json
 
 READY_S = 10.0
@@ -25,11 +25,11 @@ READY_S = 10.0
 
 @dataclass(slots=True)
 class _Asked:
-    command: TakeSnapshot
+    command: WriteSnapshot
     until: float
 
 
-class Exports:
+class SnapshotTaking:
     """`post` takes commands for the engine thread from any other."""
 
     def __init__(
@@ -61,7 +61,7 @@ class Exports:
         """Whether somebody waits for a request to have a whole state."""
         return bool(self._asked)
 
-    def ask(self, command: TakeSnapshot) -> None:
+    def ask(self, command: WriteSnapshot) -> None:
         """A snapshot is wanted; `command.answer` ends with what was written, or why nothing was."""
         if command.answer.set_running_or_notify_cancel():
             self._asked.append(_Asked(command, self._clock() + READY_S))
@@ -111,7 +111,7 @@ class Exports:
             self._figures = replace(figures, failed=figures.failed + 1)
             asked.answer.set_exception(command.error)
 
-    def take(self, command: TakeSnapshot) -> bool:
+    def take(self, command: WriteSnapshot) -> bool:
         """Takes the image that is asked for and has it written. False when the request is gone.
 
         Raises SnapshotNotReady when there is no whole state here now, or too many images wait to be written.
@@ -131,13 +131,13 @@ class Exports:
         writing.add_done_callback(lambda future: self._post(_outcome(command, future)))
         return True
 
-    def _described(self, request: Request, command: TakeSnapshot) -> ManifestRequest:
+    def _described(self, request: Request, command: WriteSnapshot) -> ManifestRequest:
         left_s = None if request.deadline is None else max(0.0, request.deadline - self._clock())
         return ManifestRequest(
             request_id=request.request_id,
             kind=command.kind,
             prompt=tuple(request.prompt),
-            output=tuple(OutputToken(token.token_id, token.logprob, token.top) for token in request.output),
+            output=tuple(request.output),
             sampling=sampling_to_json(request.sampling),
             priority=request.priority,
             cache_salt=request.cache_salt,
@@ -162,6 +162,6 @@ class Exports:
         )
 
 
-def _outcome(asked: TakeSnapshot, future: "Future[Written]") -> SnapshotDone:
+def _outcome(asked: WriteSnapshot, future: "Future[Written]") -> SnapshotDone:
     error = future.exception()
     return SnapshotDone(asked, future.result() if error is None else None, error)
