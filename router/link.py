@@ -1,8 +1,8 @@
 """One worker as the router knows it: its session, what is live on it, and how both survive a broken stream.
 
 The stream may break without the worker having died: live choices are named again at re-attachment, with the next output
-index each, and only after a grace are they given up, or as soon as nobody listens at the address any more. A worker that
-comes back under another id has lost them all.
+index each, and only after a grace are they given up, or as soon as nobody listens at the address any more. A worker
+that comes back under another id has lost them all.
 """
 
 import asyncio

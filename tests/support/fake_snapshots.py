@@ -35,7 +35,8 @@ async def refuse(context: Any, error: ServingError) -> NoReturn:  # noqa: ANN401
 class FakeSnapshots:
     """Each of `refusals` is given once, to what is asked next; `failing` is given to every look into the folder.
 
-    `mute` tells no session of what left. `looked_for` are the ids that were asked for.
+    `mute` tells no session of what left. `looked_for` are the ids that were asked for. With `stands`, what is cancelled
+    while it is asked for is written all the same: its image had been taken.
     """
 
     folder: FakeFolder
@@ -46,6 +47,8 @@ class FakeSnapshots:
     failing: ServingError | None = None
     mute: bool = False
     reply_lost: bool = False
+    stands: bool = False
+    standing: dict[int, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.deciding.set()
