@@ -11,7 +11,7 @@ from router.config import RouterConfig
 from segue.errors import ServingError, SnapshotDigestMismatch, SnapshotFailed, SnapshotFolderFull, SnapshotNotReady
 from tests.router.reading import Reading, reading_from, text_of
 from tests.router.served import ANSWER, Served, answer, served, tokenizer, turn
-from tests.router.snapshotting import COMPLETIONS, KEEPING, NAMED, code, take, until_taken
+from tests.router.snapshotting import COMPLETIONS, KEEPING, NAME, NAMED, code, take, until_taken
 from tests.support.fake_folder import FakeFolder
 from tests.support.fake_worker import FakeWorker
 
@@ -68,9 +68,10 @@ async def sole(config: RouterConfig = KEEPING, role: str = "both", **body: objec
         router = await stack.enter_async_context(served(worker, prefills=[prefill], config=config))
         client = await stack.enter_async_context(AsyncExitStack())
         stream = await client.enter_async_context(reading_from(router.http, COMPLETIONS, {**BODY, **body}, NAMED))
-        await worker.until(lambda: bool(worker.live))
+        await worker.until(lambda: len(worker.live) == body.get("n", 1))
         worker.step(3)
         await until_taken(router, 3)
+        await _until(lambda: all(len(one.taken) == 3 for one in router.shell.running.find(NAME).choices))
         yield Sole(worker, router, stream, stack, client, folder)
 
 
