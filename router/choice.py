@@ -8,6 +8,7 @@ from router.dispatch import Dispatch
 from router.inbox import Inbox
 from router.link import Link
 from router.piece import Piece
+from router.snapshot_leg import SnapshotLeg
 from segue.batch.request import FinishReason
 
 
@@ -99,13 +100,15 @@ class Choice:
             self._sent_reports += len(piece.reports or ())
             yield piece, text.token_count - before
 
-    def doubt(self, snapshot_id: str) -> None:
-        """It may come to be in that snapshot, whatever becomes of its worker."""
-        self._dispatch.doubt(snapshot_id)
+    @property
+    def kept(self) -> SnapshotLeg:
+        """What is known of a snapshot that the choice is in, or may be in."""
+        return self._dispatch.kept
 
-    def undoubt(self) -> None:
-        """It has not, and will not."""
-        self._dispatch.undoubt()
+    @property
+    def over(self) -> bool:
+        """Whether nobody waits for its news any more."""
+        return self._dispatch.over
 
     def close(self) -> None:
         """Nobody reads any more: what still runs is cancelled."""

@@ -3,7 +3,8 @@
 The reader sees one unbroken output. A choice that has sent tokens is continued with those tokens as `emitted`, so no
 token is sampled twice; an earlier attempt cannot speak into a later one, because only the newest inbox is read.
 It is continued by workers of the fingerprint that began it alone: other weights would write another text. One that has
-left its worker is continued from the state that this keeps for it, and without it only if it is lost on its way.
+left its worker is continued from the state that this keeps for it, or from the snapshot in which it was parked, and
+without it only if it is lost on its way.
 """
 
 import asyncio
@@ -15,25 +16,15 @@ from router.config import RouterConfig
 from router.fleet import Fleet
 from router.inbox import Arrivals, Inbox
 from router.link import Link, WorkerLost
+from router.metrics import Metrics
 from router.moved_leg import MovedLeg
 from router.prefill_leg import PrefillLeg
+from router.snapshot_leg import KeptSnapshot, SnapshotLeg
 from segue.batch.request import FinishReason
 from segue.batch.sampling import SamplingParams
 from segue.errors import DeadlineExceeded, PrefillUnavailable, QueueFull, ServingError, WorkerUnavailable
 from segue.ids import Handle, RequestId
 from segue.wire import Ended, GenerateSpec, Usage
-
-
-@dataclass(frozen=True, slots=True)
-class KeptSnapshot:
-    """A snapshot, and the addresses of the workers in whose folders it is.
-
-    One that is `doubtful` may never have been written: any worker that keeps snapshots is to say so.
-    """
-
-    snapshot_id: str
-    addresses: frozenset[str] = frozenset()
-    doubtful: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,26 +58,23 @@ class Dispatch:
         spec: ChoiceSpec,
         fleet: Fleet,
         config: RouterConfig,
-        continued: Callable[[], None],
-        switched: Callable[[], None] = lambda: None,
+        metrics: Metrics,
+        discard: Callable[[str], None],
     ) -> None:
-        """`continued` counts attempts after one was lost, `switched` those that went on from the state of the last."""
+        """`discard` is given the ids of snapshots in which the choice was parked and that nobody goes on from."""
         self._spec = spec
-        self._continued = continued
+        self._metrics = metrics
         self._fleet = fleet
         self._config = config
         self._link: Link | None = None
         self._leg = PrefillLeg(fleet.prefills)
-        self._moved = MovedLeg(switched)
+        self._moved = MovedLeg(metrics.switched)
+        self._kept = SnapshotLeg(spec.snapshot, discard, metrics.unparked)
         self._inbox: Inbox | None = None
         self._attempt = 0
         # Of the worker that has the choice, or had it last: once tokens have come, no other may go on.
         self._fingerprint = ""
         self._output: list[int] = [*spec.emitted]
-        # Until a worker has accepted the choice with it: one that is lost after that leaves its tokens to go on from.
-        self._snapshot = spec.snapshot
-        # An export that was asked for, of which nobody knows whether it came to be.
-        self._doubt: KeptSnapshot | None = None
         # The same for every try, and nobody else's: one that was lost with its worker keeps no snapshot from the next.
         self._claimant = uuid.uuid4().hex
         # The prompt's scores that are missing.
@@ -109,13 +97,15 @@ class Dispatch:
             return None
         return self._link, self._inbox
 
-    def doubt(self, snapshot_id: str) -> None:
-        """From now on the choice may be in that snapshot: if its worker is lost, whoever is next looks there first."""
-        self._doubt = KeptSnapshot(snapshot_id, doubtful=True)
+    @property
+    def kept(self) -> SnapshotLeg:
+        """What is known of a snapshot that the choice is in, or may be in."""
+        return self._kept
 
-    def undoubt(self) -> None:
-        """It is not, and will not be."""
-        self._doubt = None
+    @property
+    def over(self) -> bool:
+        """Whether nobody waits for its news any more."""
+        return self._over
 
     async def take(self) -> Arrivals:
         """The next news of the choice. Raises what finally stopped it."""
@@ -175,20 +165,25 @@ class Dispatch:
 
     def close(self) -> None:
         """Nobody reads any more: a live attempt is cancelled."""
+        self._over = True
         self._alarm.cancel()
         self._leg.withdraw()
         self._moved.give_up()
+        self._kept.give_up()
         if self._inbox is not None and self._link is not None:
             self._link.cancel(self._inbox)
             self._link.breaker.withdraw()
 
     def _must_continue(self, link: Link, inbox: Inbox, ended: Ended) -> bool:
         """Whether an attempt ended but the output did not. Raises the error of one that must not be tried again."""
-        if ended.reason is FinishReason.MOVED and not ended.snapshot_id:
+        if ended.reason is FinishReason.MOVED and (not ended.snapshot_id or self._kept.leave(ended.snapshot_id)):
             link.draining = True
             link.breaker.withdraw()
             self._leg.withdraw()
-            self._moved.begin(link, inbox)
+            if ended.snapshot_id:
+                self._metrics.parked()
+            else:
+                self._moved.begin(link, inbox)
             return True
         if ended.reason is FinishReason.CANCELLED:
             self._leg.withdraw()
@@ -227,40 +222,61 @@ class Dispatch:
         wait_s = self._config.placement_wait_s
         if self._attempt > 0:
             wait_s = self._config.continuation_grace_s
-            if not self._moved.waiting:
-                self._continued()
+            if not (self._moved.waiting or self._kept.parked):
+                self._metrics.continued()
         give_up_at = self._now() + wait_s
         refusal: ServingError | None = None
         refused_by: set[str] = set()
-        if self._doubt is not None and not self._moved.waiting:
-            self._snapshot = self._doubt
-        self._doubt = None
-        while self._attempt < self._config.attempts_max + self._moved.count:
+        if self._moved.waiting:
+            self._kept.move()
+        else:
+            self._kept.begin()
+        while self._attempt < self._config.attempts_max + self._moved.count + self._kept.count:
             self._require_leave()
-            bound_to = self._fingerprint if self._begun else None
-            here = self._scoring or self._moved.waiting or self._snapshot is not None
-            refused = refused_by | self._without_snapshot()
-            link = self._fleet.pick(self._spec.model, self._spec.affinity, refused, bound_to, prompt_here=here)
+            left_s = give_up_at - self._now()
+            link = self._pick(refused_by) or self._pick_without(refused_by, left_s)
             if link is None:
-                left_s = give_up_at - self._now()
                 # Whoever has been given a part of its answer waits for room rather than lose the rest.
                 if (isinstance(refusal, QueueFull) and not self._begun) or left_s <= 0:
                     break
-                await self._fleet.wait_change(min(left_s, self._config.reconnect_wait_s_max))
+                deadline_s = self._spec.deadline - self._now()
+                await self._fleet.wait_change(min(left_s, deadline_s, self._config.reconnect_wait_s_max))
                 refused_by.clear()
                 continue
+            kept = self._kept.offered
             refusal = await self._offer(link)
             if refusal is None:
                 return
-            refused_by.add(link.address)
-            if self._snapshot is not None and isinstance(refusal, WorkerUnavailable):
+            if kept is not None and isinstance(refusal, WorkerUnavailable):
                 # It may have used the snapshot up before it was lost: then nobody else can go on with the choice.
                 give_up_at = max(give_up_at, self._now() + self._config.continuation_grace_s)
+            if kept is self._kept.offered:
+                refused_by.add(link.address)
         raise refusal or self._nobody()
+
+    def _pick(self, refused_by: set[str]) -> Link | None:
+        """A worker that may take the choice now, from what is kept of it if anything is."""
+        here = self._scoring or self._moved.waiting or self._kept.offered is not None
+        refused = refused_by | self._without_snapshot()
+        bound_to = self._fingerprint if self._begun else None
+        return self._fleet.pick(self._spec.model, self._spec.affinity, refused, bound_to, prompt_here=here)
+
+    def _pick_without(self, refused_by: set[str], left_s: float) -> Link | None:
+        """One that is to compute a parked choice again, when those that keep snapshots are gone, or do not come."""
+        if self._kept.offered is None or not self._kept.parking:
+            return None
+        if left_s > 0 and any(link.description and link.description.snapshots for link in self._fleet.links):
+            return None
+        affinity, bound_to = self._spec.affinity, self._fingerprint
+        link = self._fleet.pick(self._spec.model, affinity, refused_by, bound_to, prompt_here=self._scoring)
+        if link is not None:
+            self._metrics.continued()
+            self._kept.go_without()
+        return link
 
     async def _offer(self, link: Link) -> ServingError | None:
         """Offers the choice to one worker; returns a refusal that another worker need not share, raises any other."""
-        snapshot = self._snapshot
+        snapshot = self._kept.offered
         moved = None if snapshot is not None else self._moved.offer(link)
         here = self._scoring or moved is not None or snapshot is not None
         address = "" if here else self._leg.begin(link, self._now())
@@ -297,24 +313,29 @@ class Dispatch:
         except ServingError as error:
             link.breaker.fail(error, self._now())
             self._leg.withdraw()
+            if self._kept.refused(error):
+                self._metrics.continued()
+                return error
             if error.client_fault and not isinstance(error, QueueFull):
                 raise
             return error
         # Its session has not changed since the link was picked, so this is still the worker that was.
         assert link.description is not None, "a worker is described before it accepts anything"
         self._link, self._inbox, self._fingerprint = link, inbox, link.description.fingerprint
-        self._snapshot, self._begun = None, self._begun or bool(self._output)
+        self._begun = self._begun or bool(self._output)
+        self._kept.accepted(link)
         self._moved.accepted(moved)
         self._require_leave()
         return None
 
     def _without_snapshot(self) -> set[str]:
         """Workers that cannot go on from the snapshot, while that is what the choice goes on from."""
-        if self._snapshot is None:
+        kept = self._kept.offered
+        if kept is None:
             return set()
-        if self._snapshot.doubtful:
+        if kept.doubtful:
             return {link.address for link in self._fleet.links if not (link.description and link.description.snapshots)}
-        return {link.address for link in self._fleet.links} - self._snapshot.addresses
+        return {link.address for link in self._fleet.links} - kept.addresses
 
     @property
     def _scoring(self) -> bool:

@@ -192,6 +192,15 @@ class Fleet:
         finally:
             self._changes.discard(change)
 
+    def is_alone(self, link: Link) -> bool:
+        """Whether no other worker could go on now with the choices of this one, from their state or without."""
+        now = asyncio.get_running_loop().time()
+        ours = link.description
+        return ours is not None and not any(
+            other is not link and other.breaker.allows(now)
+            for other in self._serving(ours.model_name, ours.fingerprint)
+        )
+
     def _has_other(self, link: Link) -> bool:
         """Whether another decode worker could go on with the choices of this one, from their state."""
         now = asyncio.get_running_loop().time()

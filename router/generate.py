@@ -9,7 +9,7 @@ from starlette.types import Receive, Scope, Send
 from router.choice import Choice
 from router.choice_text import ChoiceText
 from router.deliver import deliver
-from router.dispatch import ChoiceSpec, Dispatch
+from router.dispatch import ChoiceSpec
 from router.http import header, read_body, while_connected
 from router.openai.bodies import ChatBody, CompletionBody, parse_body
 from router.openai.events import Endpoint, Heading, format_of
@@ -109,7 +109,7 @@ class Generate:
         )
         tokenizer = shell.tokenizer
         text = ChoiceText(tokenizer.token_bytes, tokenizer.special_ids, plan.text, choice)
-        dispatch = Dispatch(spec, shell.fleet, shell.config, shell.metrics.continued, shell.metrics.switched)
+        dispatch = shell.dispatch(spec)
         return Choice(choice.index, number, dispatch, text)
 
 

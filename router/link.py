@@ -1,7 +1,8 @@
 """One worker as the router knows it: its session, what is live on it, and how both survive a broken stream.
 
 The stream may break without the worker having died: live choices are named again at re-attachment, with the next output
-index each, and only after a grace are they given up. A worker that comes back under another id has lost them all.
+index each, and only after a grace are they given up, or as soon as nobody listens at the address any more. A worker
+that comes back under another id has lost them all.
 """
 
 import asyncio
@@ -13,6 +14,7 @@ from router.breaker import Breaker
 from router.config import RouterConfig
 from router.inbox import Inbox
 from router.mailroom import Mailroom
+from router.probe import nobody_listens
 from segue.errors import FingerprintMismatch, ServingError, WorkerUnavailable
 from segue.ids import Handle, RouterId, WorkerId
 from segue.wire import (
@@ -166,6 +168,9 @@ class Link:
                         wait_s = self._config.reconnect_wait_s
                         log.warning("lost the session with worker %s: %s", self.address, error.message)
                     self._break(error)
+                if self.state is LinkState.BROKEN and await nobody_listens(self.address, self._config.heartbeat_s):
+                    # It can hold nothing any more, so there is nothing to wait for.
+                    self._lose(f"nobody listens at the address of worker {self.address} any more")
                 await asyncio.sleep(wait_s)
                 wait_s = min(2 * wait_s, self._config.reconnect_wait_s_max)
         finally:
@@ -173,8 +178,6 @@ class Link:
 
     async def _close(self) -> None:
         self.state = LinkState.CONNECTING
-        if self._grace is not None:
-            self._grace.cancel()
         self._lose("the router is shutting down")
         await self._client.close()
         await asyncio.gather(*self._calls, return_exceptions=True)
@@ -288,7 +291,9 @@ class Link:
 
     def _lose(self, reason: str) -> None:
         """Gives up every live choice."""
-        self._grace = None
+        if self._grace is not None:
+            self._grace.cancel()
+            self._grace = None
         self._epoch += 1
         if self.state is LinkState.BROKEN:
             self.state = LinkState.CONNECTING

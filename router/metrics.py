@@ -80,6 +80,12 @@ class Metrics:
         self._switched = self._counter(
             "segue:switched_streams", "Choices that went on at another worker from their state", []
         )
+        self._parked = self._counter(
+            "segue:parked_streams", "Choices that left a worker for a snapshot while nobody else could go on", []
+        )
+        self._unparked = self._counter(
+            "segue:unparked_streams", "Parked choices that a worker took on again from their snapshot", []
+        )
 
     def first_token(self, model: str, seconds: float) -> None:
         self._ttft.labels(model).observe(seconds)
@@ -111,6 +117,12 @@ class Metrics:
 
     def switched(self) -> None:
         self._switched.inc()
+
+    def parked(self) -> None:
+        self._parked.inc()
+
+    def unparked(self) -> None:
+        self._unparked.inc()
 
     def page(self, running: int, waiting: int, workers: Iterable[WorkerSample]) -> bytes:
         """The scrape page, with the gauges as they are now."""

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from router.breaker import BreakerState
-from router.dispatch import ChoiceSpec, Dispatch
+from router.dispatch import ChoiceSpec
 from router.http import read_body
 from router.link import Link, LinkState
 from router.metrics import CONTENT_TYPE, WorkerSample
@@ -127,7 +127,7 @@ class Pages:
                 cache_salt="",
                 deadline=begun_at + HEALTH_GENERATE_TIMEOUT_S,
             )
-            dispatch = Dispatch(spec, shell.fleet, shell.config, shell.metrics.continued, shell.metrics.switched)
+            dispatch = shell.dispatch(spec)
             try:
                 ended = False
                 while not ended:

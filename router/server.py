@@ -17,6 +17,8 @@ from router.metrics import Metrics
 from router.protocol import http_protocol
 from router.request_ids import LiveRequests
 from router.shell import Shell
+from router.snapshots.leftovers import Leftovers
+from router.snapshots.parking import Parking
 from router.snapshots.running import RunningRequests
 from router.text.tokenizer import Tokenizer
 from segue.errors import ConfigError, WorkerUnavailable
@@ -66,14 +68,16 @@ class Server:
         self.address: tuple[str, int] = self._socket.getsockname()[:2]
         self._stopping = asyncio.Event()
         self._hurried = asyncio.Event()
+        fleet = Fleet(config, workers, prefills, tls)
         self.shell = Shell(
             config=config,
             tokenizer=tokenizer,
-            fleet=Fleet(config, workers, prefills, tls),
+            fleet=fleet,
             admission=Admission(config.inflight_max, config.queue_max, config.queue_timeout_s),
             metrics=Metrics(),
             live=LiveRequests(),
             running=RunningRequests(),
+            leftovers=Leftovers(fleet, config),
         )
         self._http = _Http(
             uvicorn.Config(
@@ -104,7 +108,8 @@ class Server:
 
     async def serve(self, ready: Callable[[], None] = lambda: None) -> None:
         """Serves; calls `ready` when connections are taken."""
-        async with self.shell.fleet:
+        async with self.shell.fleet, asyncio.TaskGroup() as group:
+            beside = [group.create_task(Parking(self.shell).run()), group.create_task(self.shell.leftovers.run())]
             serving = asyncio.create_task(self._http.serve(sockets=[self._socket]))
             draining = asyncio.create_task(self._drain())
             # The socket listens since it was bound: connections wait there until they are taken.
@@ -112,7 +117,8 @@ class Server:
             try:
                 await serving
             finally:
-                draining.cancel()
+                for task in (draining, *beside):
+                    task.cancel()
                 self._http.should_exit = True
                 await asyncio.gather(serving, draining, return_exceptions=True)
 

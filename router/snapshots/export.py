@@ -12,7 +12,7 @@ from router.shell import Shell
 from router.snapshots.about import about_json
 from router.snapshots.beside import TOKENS_INLINE_MAX, beside
 from router.snapshots.running import Running, served_tokens
-from segue.errors import InvalidRequest, ServingError, SnapshotNotReady, SnapshotsOff, WorkerUnavailable
+from segue.errors import InvalidRequest, ServingError, SnapshotFailed, SnapshotNotReady, SnapshotsOff, WorkerUnavailable
 from segue.state.snapshot.names import new_id
 from segue.wire import SnapshotTaken, TakeSnapshot
 
@@ -29,8 +29,8 @@ class Taken:
 
 
 @dataclass(frozen=True, slots=True)
-class _Target:
-    """A live request, the one choice that it has, and where that is now."""
+class Target:
+    """A live request, one choice of it, and where that is now."""
 
     running: Running
     choice: Choice
@@ -66,11 +66,11 @@ class Exports:
     async def copy(self, request_id: str) -> Taken:
         """The request runs on."""
         target = self._find(request_id)
-        asked = await self._asked(target, copy=True)
+        asked = await to_ask(self._shell, target, copy=True)
         taken = await target.link.client.take_snapshot(asked, self._shell.config.snapshot_timeout_s)
         return Taken(request_id, copy=True, snapshot=taken)
 
-    def _find(self, request_id: str) -> _Target:
+    def _find(self, request_id: str) -> Target:
         """Raises what keeps a snapshot from being asked for."""
         running = self._shell.running.find(request_id)
         if len(running.choices) != 1:
@@ -83,39 +83,43 @@ class Exports:
         if placed is None or not choice.taken:
             raise SnapshotNotReady(f"request '{request_id}' has no output at a worker at this moment; try again")
         link, inbox = placed
-        if inbox.held:
+        if inbox.held or choice.kept.parking:
             raise SnapshotNotReady(f"a snapshot of request '{request_id}' is being taken already")
         if link.description is None or not link.description.snapshots:
             raise SnapshotsOff(f"worker {link.address} keeps no snapshots: its snapshot.folder is not set")
-        return _Target(running, choice, planned, link, inbox)
+        return Target(running, choice, planned, link, inbox)
 
-    async def _asked(self, target: _Target, *, copy: bool) -> TakeSnapshot:
-        """What to ask the worker, as things are now."""
-        running, choice, inbox = target.running, target.choice, target.inbox
-        # Taken at one moment: a copy's request runs on.
-        about, output = running.about(choice), tuple(choice.taken)
-        served = partial(served_tokens, self._shell.tokenizer, target.planned, running.text, output, about.sent)
-        walked = len(output) + (len(target.planned.prompt) if running.text.echo else 0)
-        return TakeSnapshot(
-            router_id=self._shell.fleet.router_id,
-            handle=inbox.handle,
-            attempt=inbox.attempt,
-            copy=copy,
-            served=await beside(walked, TOKENS_INLINE_MAX, served),
-            about=about_json(about),
-            snapshot_id=new_id(),
-        )
-
-    async def _take(self, target: _Target) -> SnapshotTaken:
+    async def _take(self, target: Target) -> SnapshotTaken:
         config = self._shell.config
-        asked = await self._asked(target, copy=False)
-        target.choice.doubt(asked.snapshot_id)
+        asked = await to_ask(self._shell, target, copy=False)
+        target.choice.kept.doubt(asked.snapshot_id)
         try:
             return await target.link.client.take_snapshot(asked, config.snapshot_timeout_s)
         except WorkerUnavailable:
             # It may have been taken all the same: then the choice's own session says so, and soon.
             await target.inbox.settle(config.call_timeout_s)
             raise
-        except ServingError:
-            target.choice.undoubt()
+        except SnapshotFailed:
+            # Of a worker that ends while it writes: what it has begun may come to be yet.
             raise
+        except ServingError:
+            target.choice.kept.undoubt(asked.snapshot_id)
+            raise
+
+
+async def to_ask(shell: Shell, target: Target, *, copy: bool) -> TakeSnapshot:
+    """What to ask the worker, as things are now. Its snapshot has a name that nobody has used."""
+    running, choice, inbox = target.running, target.choice, target.inbox
+    # Taken at one moment: a copy's request runs on.
+    about, output = running.about(choice), tuple(choice.taken)
+    served = partial(served_tokens, shell.tokenizer, target.planned, running.text, output, about.sent)
+    walked = len(output) + (len(target.planned.prompt) if running.text.echo else 0)
+    return TakeSnapshot(
+        router_id=shell.fleet.router_id,
+        handle=inbox.handle,
+        attempt=inbox.attempt,
+        copy=copy,
+        served=await beside(walked, TOKENS_INLINE_MAX, served),
+        about=about_json(about),
+        snapshot_id=new_id(),
+    )

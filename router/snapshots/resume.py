@@ -8,12 +8,13 @@ from starlette.types import Receive, Scope, Send
 
 from router.choice import Choice
 from router.deliver import deliver
-from router.dispatch import ChoiceSpec, Dispatch, KeptSnapshot
+from router.dispatch import ChoiceSpec
 from router.http import read_body, while_connected
 from router.openai.bodies import parse_body
 from router.openai.events import format_of
 from router.response import Response
 from router.shell import Shell
+from router.snapshot_leg import KeptSnapshot
 from router.snapshots.beside import TOKENS_INLINE_MAX, beside
 from router.snapshots.folders import Folders, FoundSnapshot
 from router.snapshots.running import Running
@@ -106,7 +107,7 @@ class Resume:
             emitted=stored.output,
             snapshot=KeptSnapshot(found.manifest.snapshot_id, frozenset(found.addresses)),
         )
-        dispatch = Dispatch(spec, shell.fleet, shell.config, shell.metrics.continued, shell.metrics.switched)
+        dispatch = shell.dispatch(spec)
         choice = Choice(0, 0, dispatch, stored.text, stored.earlier)
         form = format_of(about.endpoint, about.heading, about.include_usage)
         response = Response([choice], [len(request.prompt)], form, shell.metrics, about.heading.model)

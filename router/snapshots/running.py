@@ -47,6 +47,9 @@ class RunningRequests:
     def __init__(self) -> None:
         self._running: dict[RequestId, Running] = {}
 
+    def __iter__(self) -> Iterator[Running]:
+        return iter(self._running.values())
+
     def __contains__(self, name: str) -> bool:
         return name in self._running
 

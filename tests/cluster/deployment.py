@@ -98,6 +98,12 @@ class Deployment:
             )
             return status_from_proto(call(pb.StatusRequest(), timeout=20, wait_for_ready=True))
 
+    def until_running(self, role: str, count: int, limit_s: float = 20) -> None:
+        """Waits until the worker of a role has so many requests in its batch."""
+        end = time.monotonic() + limit_s
+        while (running := self.status(role).running) != count:
+            assert time.monotonic() < end, f"{running} requests run at the {role} worker, {count} were to"
+
     def emptied(self, limit_s: float = 20) -> None:
         """Waits until no worker computes or expects anything, and all their pools are whole."""
         end = time.monotonic() + limit_s

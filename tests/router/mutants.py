@@ -6,6 +6,7 @@ _TAKEN = ("tests/router/test_snapshots_taken.py",)
 _RESUMED = ("tests/router/test_snapshots_resumed.py",)
 _KEPT = ("tests/router/test_snapshots_kept.py",)
 _PLACED = ("tests/router/test_snapshots_placed.py",)
+_PARKED = ("tests/router/test_parked.py",)
 
 _CHOICE = "router/choice.py"
 _DISPATCH = "router/dispatch.py"
@@ -13,6 +14,9 @@ _DOOR = "router/door.py"
 _EXPORT = "router/snapshots/export.py"
 _FOLDERS = "router/snapshots/folders.py"
 _INBOX = "router/inbox.py"
+_LEG = "router/snapshot_leg.py"
+_LINK = "router/link.py"
+_PARKING = "router/snapshots/parking.py"
 _RESUME = "router/snapshots/resume.py"
 _RUNNING = "router/snapshots/running.py"
 _STORED = "router/snapshots/stored.py"
@@ -63,7 +67,13 @@ MUTANTS = (
         "",
         _TAKEN,
     ),
-    Mutant("two exports of one request at once", _EXPORT, "        if inbox.held:", "        if False:", _TAKEN),
+    Mutant(
+        "two exports of one request at once",
+        _EXPORT,
+        "        if inbox.held or choice.kept.parking:",
+        "        if False:",
+        _TAKEN,
+    ),
     Mutant(
         "a client is let go before its worker has said what was cached",
         _EXPORT,
@@ -74,28 +84,28 @@ MUTANTS = (
     Mutant(
         "a snapshot is resumed where it is not",
         _DISPATCH,
-        "return {link.address for link in self._fleet.links} - self._snapshot.addresses",
+        "return {link.address for link in self._fleet.links} - kept.addresses",
         "return set()",
         _KEPT,
     ),
     Mutant(
         "a request that lost its worker goes on from the snapshot once more",
-        _DISPATCH,
-        "self._snapshot, self._begun = None, ",
-        "self._begun = ",
+        _LEG,
+        "        self._forget()\n\n    def go_without",
+        "\n    def go_without",
         _RESUMED,
     ),
     Mutant(
         "a resumed request goes on with other weights",
         _DISPATCH,
-        "self._begun = None, self._begun or bool(self._output)",
-        "self._begun = None, self._begun",
+        "self._begun = self._begun or bool(self._output)",
+        "self._begun = self._begun",
         _PLACED,
     ),
     Mutant(
         "a resume waits for a prefill worker",
         _DISPATCH,
-        "here = self._scoring or self._moved.waiting or self._snapshot is not None",
+        "here = self._scoring or self._moved.waiting or self._kept.offered is not None",
         "here = self._scoring or self._moved.waiting",
         _PLACED,
     ),
@@ -108,15 +118,15 @@ MUTANTS = (
     ),
     Mutant(
         "a lost export is asked for by nobody",
-        _DISPATCH,
-        "            self._snapshot = self._doubt\n",
+        _LEG,
+        "            self.offered, self._doubt = self._doubt, None\n",
         "            pass\n",
         ("tests/router/test_snapshots_taken.py",),
     ),
     Mutant(
         "a refused export is asked for all the same",
-        "router/snapshots/export.py",
-        "            target.choice.undoubt()\n",
+        _EXPORT,
+        "            target.choice.kept.undoubt(asked.snapshot_id)\n",
         "",
         ("tests/router/test_snapshots_taken.py",),
     ),
@@ -156,4 +166,59 @@ MUTANTS = (
     Mutant("workers are asked for any name", _FOLDERS, "if not _ID.fullmatch(snapshot_id):", "if False:", _KEPT),
     Mutant("an empty admin key opens to an empty one", _DOOR, "if not self._admin_key:", "if False:", _TAKEN),
     Mutant("snapshots want the key of clients too", _DOOR, "elif self._api_key and", "if self._api_key and", _TAKEN),
+    Mutant("parked beside another worker", _PARKING, " and self._shell.fleet.is_alone(link)", "", _PARKED),
+    Mutant("parked by a router that ends", _PARKING, "not self._shell.draining and ", "", _PARKED),
+    Mutant(
+        "parked while somebody exports it", _PARKING, "and not inbox.held and not choice.kept.doubtful", "", _PARKED
+    ),
+    Mutant(
+        "never parked when it was not ready once",
+        _PARKING,
+        "            return True",
+        "            return False",
+        _PARKED,
+    ),
+    Mutant("parked for nobody: it stays when its client has left", _PARKING, "if choice.over:", "if False:", _PARKED),
+    Mutant(
+        "parked, and told its client so",
+        _DISPATCH,
+        "(not ended.snapshot_id or self._kept.leave(ended.snapshot_id))",
+        "not ended.snapshot_id",
+        _PARKED,
+    ),
+    Mutant(
+        "parked, and waits for a folder that nobody has any more",
+        _DISPATCH,
+        "if left_s > 0 and any(link.description and link.description.snapshots for link in self._fleet.links):",
+        "if left_s > 0:",
+        _PARKED,
+    ),
+    Mutant(
+        "parked in a folder that the next worker does not read",
+        _LEG,
+        "if link is not self._home:",
+        "if False:",
+        _PARKED,
+    ),
+    Mutant(
+        "parked, and computed beside whoever resumes it",
+        _LEG,
+        "if isinstance(error, SnapshotClaimed | SnapshotNotFound):",
+        "if False:",
+        _PARKED,
+    ),
+    Mutant(
+        "parked, claimed, and never asked for again",
+        "router/snapshots/leftovers.py",
+        "        except SnapshotNotFound:",
+        "        except ServingError:",
+        _PARKED,
+    ),
+    Mutant(
+        "a grace outlives the worker that it was for",
+        _LINK,
+        "            self._grace.cancel()\n            self._grace = None\n        self._epoch",
+        "            self._grace = None\n        self._epoch",
+        ("tests/router/test_probe.py",),
+    ),
 )

@@ -36,7 +36,8 @@ class FakeSnapshots:
     """Each of `refusals` is given once, to what is asked next; `failing` is given to every look into the folder.
 
     What was taken is durable once `durable` is set. `mute` tells no session of what left. `looked_for` are the ids that
-    were asked for.
+    were asked for. With `stands`, what is cancelled while it is asked for is written all the same: its image had been
+    taken.
     """
 
     folder: FakeFolder
@@ -48,6 +49,8 @@ class FakeSnapshots:
     failing: ServingError | None = None
     mute: bool = False
     reply_lost: bool = False
+    stands: bool = False
+    standing: dict[int, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.deciding.set()

@@ -274,7 +274,7 @@ class FakeWorker(WorkerServicer):
 
     async def TakeSnapshot(self, request: pb.TakeSnapshotRequest, context: Any) -> pb.TakeSnapshotReply:  # noqa: N802, ANN401
         asked = await self.snapshots.asked_for(request, context, self._note)
-        choice = self.live.get(asked.handle)
+        choice = self.live.get(asked.handle) or self.snapshots.standing.get(asked.handle)
         if choice is None:
             await refuse(context, SnapshotNotReady("the request is not here"))
         output = [output_token(token, choice.wanted) for token in choice.output]
@@ -331,7 +331,9 @@ class FakeWorker(WorkerServicer):
             match message:
                 case Cancel():
                     self.cancels.append(message)
-                    self.live.pop(message.handle, None)
+                    choice = self.live.pop(message.handle, None)
+                    if choice is not None and self.snapshots.stands:
+                        self.snapshots.standing[message.handle] = choice
                 case Finish():
                     self.finishes.append(message)
                     choice = self.live.pop(message.handle, None)
