@@ -46,9 +46,9 @@ class SnapshotWriting:
             )
 
     def submit(
-        self, image: StateImage, request: ManifestRequest, state: ManifestState, snapshot_id: str = ""
+        self, image: StateImage, request: ManifestRequest, state: ManifestState, snapshot_id: str | None = None
     ) -> "Future[Written]":
-        """Begins to write, under a name that was drawn for it if it is not empty.
+        """Begins to write, under the name that was drawn for it, if one was.
 
         The future ends with what was written, or with the ServingError that kept it from being: after `close`, at once.
         """
@@ -89,7 +89,9 @@ class SnapshotWriting:
             # Used up by whoever goes on from it, or it will expire.
             log.info("snapshot %s was not deleted: %s", snapshot_id, error.message)
 
-    def _write(self, image: StateImage, request: ManifestRequest, state: ManifestState, snapshot_id: str) -> Written:
+    def _write(
+        self, image: StateImage, request: ManifestRequest, state: ManifestState, snapshot_id: str | None
+    ) -> Written:
         if self._closing:
             raise _ending()
         with self._folder.begin(image.bytes, snapshot_id) as writer:
