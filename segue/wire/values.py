@@ -49,7 +49,7 @@ __all__ = [
     "WorkerStatus",
 ]
 
-PROTOCOL_VERSION = 4
+PROTOCOL_VERSION = 5
 
 
 @dataclass(frozen=True, slots=True)
