@@ -224,7 +224,8 @@ async def test_a_client_that_leaves_leaves_no_snapshot(when: str) -> None:
         if when == "parked":
             await it.followed()
         else:
-            await it.worker.until(lambda: bool(it.worker.cancels))
+            # It was looked for before it was there.
+            await _until(lambda: bool(it.worker.cancels and it.worker.snapshots.looked_for))
             it.worker.snapshots.deciding.set()
             # By the worker that wrote it, when it has.
             await it.worker.until(lambda: bool(it.folder.manifests))
@@ -306,7 +307,7 @@ async def test_a_worker_with_a_folder_of_its_own_computes_it_and_the_first_one_d
 
 
 async def test_a_worker_that_comes_back_without_a_folder_computes_it() -> None:
-    async with sole() as it:
+    async with sole(config=replace(KEEPING, continuation_grace_s=120.0)) as it:
         await it.parked()
         await it.worker.stop()
         new = FakeWorker(answer, worker_id="new", paused=True)

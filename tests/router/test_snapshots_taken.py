@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from segue.batch.request import FinishReason
-from segue.errors import ServingError, SnapshotFolderFull, SnapshotNotReady, SnapshotsOff
+from segue.errors import ServingError, SnapshotFailed, SnapshotFolderFull, SnapshotNotReady, SnapshotsOff
 from tests.router.reading import Reading, reading_from
 from tests.router.served import ANSWER, Served, answer, served, tokenizer
 from tests.router.snapshotting import COMPLETIONS, KEEPING, NAME, NAMED, code, second_half, take, until_taken
@@ -206,6 +206,22 @@ async def test_a_refused_export_is_asked_for_by_nobody() -> None:
         await it.worker.stop()
         await other.until(lambda: bool(other.live))
         assert (other.specs[0].snapshot_id, other.specs[0].snapshot_doubtful) == ("", False)
+        other.step(200)
+        await it.stream.until_over()
+        assert it.stream.text == ANSWER
+
+
+async def test_an_export_whose_worker_ended_while_it_wrote_is_asked_for() -> None:
+    """What it had begun may have come to be after it had told that it failed."""
+    async with FakeWorker(answer, worker_id="b", paused=True, folder=FakeFolder()) as other, begun() as it:
+        it.router.shell.fleet.set_addresses([it.worker.address, other.address])
+        await it.router.until_ready(2)
+        it.worker.snapshots.refusals = [SnapshotFailed("it ended")]
+        assert code(await take(it.router)) == (503, "snapshot_failed")
+        await it.worker.stop()
+        await other.until(lambda: bool(other.live))
+        (asked,) = it.worker.snapshots.asked
+        assert (other.specs[0].snapshot_id, other.specs[0].snapshot_doubtful) == (asked.snapshot_id, True)
         other.step(200)
         await it.stream.until_over()
         assert it.stream.text == ANSWER
