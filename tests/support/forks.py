@@ -24,15 +24,17 @@ class Forked:
     def __init__(self, pid: int, pidfd: int, stdin: int, stdout: int) -> None:
         self.pid = pid
         self.stdin, self.stdout = stdin, stdout
-        self._pidfd = pidfd
+        self._pidfd: int | None = pidfd
 
     def signal(self, number: signal.Signals) -> None:
         """Signals it, if it has not ended."""
-        if not self.ended(0.0):
+        if self._pidfd is not None and not self.ended(0.0):
             signal.pidfd_send_signal(self._pidfd, number)
 
     def ended(self, limit_s: float) -> bool:
         """Whether it has ended, or does within that time."""
+        if self._pidfd is None:
+            return True
         poll = select.poll()
         poll.register(self._pidfd, select.POLLIN)
         return bool(poll.poll(limit_s * 1000))
@@ -40,8 +42,10 @@ class Forked:
     def close(self) -> None:
         """Gives back what it took here; its process must have ended."""
         assert self.ended(0.0), f"process {self.pid} runs still"
-        for descriptor in (self._pidfd, self.stdin, self.stdout):
-            os.close(descriptor)
+        if self._pidfd is not None:
+            for descriptor in (self._pidfd, self.stdin, self.stdout):
+                os.close(descriptor)
+            self._pidfd = None
 
 
 class Origin:
