@@ -29,7 +29,7 @@ def alike(found: Sequence[Answer], right: Sequence[Answer]) -> None:
 @pytest.mark.parametrize(
     ("prefill", "decode", "transport"),
     [
-        (2, 1, "grpc"),
+        pytest.param(2, 1, "grpc", marks=pytest.mark.long),
         (1, 2, "nixl"),
         pytest.param(2, 2, "local", marks=pytest.mark.long),
         *(
@@ -117,7 +117,8 @@ async def test_retraction_on_two_ranks_changes_no_bit(
     assert not any(pool.held for pool in seen.host)
 
 
-@pytest.mark.parametrize(("source", "target"), [(1, 2), pytest.param(2, 1, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize(("source", "target"), [(1, 2), (2, 1)])
 async def test_a_running_request_moves_between_workers_of_unlike_degrees(
     hybrid: Path, source: int, target: int
 ) -> None:

@@ -102,7 +102,9 @@ def test_another_page_size_is_no_obstacle(models: Models, tmp_path: Path, source
     assert moved(model, tmp_path, spec, 33, {"page_tokens": source}, there) == whole(model, tmp_path, spec)
 
 
-@pytest.mark.parametrize(("source", "target"), [(1, 2), (2, 1), (2, 2)])
+@pytest.mark.parametrize(
+    ("source", "target"), [(1, 2), *(pytest.param(2, ranks, marks=pytest.mark.long) for ranks in (1, 2))]
+)
 def test_another_number_of_ranks_is_no_obstacle(models: Models, tmp_path: Path, source: int, target: int) -> None:
     model, spec = models("all"), asking()
     found = moved(model, tmp_path, spec, 10, {"tp": source}, {"tp": target})
