@@ -78,8 +78,9 @@ class _Http(uvicorn.Server):
             async with asyncio.timeout(self.config.timeout_graceful_shutdown):
                 await self._emptied()
         except TimeoutError:
-            log.warning("%d answers were cut off by the end", len(self.server_state.tasks))
-            for answering in self.server_state.tasks:
+            unfinished = list(self.server_state.tasks)
+            log.warning("stopping with %d answers unfinished", len(unfinished))
+            for answering in unfinished:
                 answering.cancel()
 
     async def _emptied(self) -> None:
