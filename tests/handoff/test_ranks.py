@@ -60,10 +60,13 @@ async def test_any_two_degrees_hand_over_a_whole_state(hybrid: Path, prefill: in
         pytest.param("hybrid", "fp8", 2, 1, marks=pytest.mark.slow),
         pytest.param("hybrid", "fp8", 1, 4, marks=pytest.mark.slow),
         *(
-            pytest.param(family, kv_dtype, prefill, decode, marks=pytest.mark.slow if kv_dtype else pytest.mark.long)
-            for family in ("sliding", "dense")
+            # Both families and both ways, each once.
+            pytest.param(
+                family, kv_dtype, *tps, marks=pytest.mark.long if (kv_dtype, tps) == usual else pytest.mark.slow
+            )
+            for family, usual in (("sliding", ("", (1, 2))), ("dense", ("", (2, 1))))
             for kv_dtype in ("", "fp8")
-            for prefill, decode in ((1, 2), (2, 1))
+            for tps in ((1, 2), (2, 1))
         ),
     ],
 )
