@@ -10,8 +10,10 @@
 PYTHON ?= python3
 ARGS ?=
 NAME ?=
-# How many processes share the types and the tests that start no others.
+# How many processes share the types and the tests. Those that start processes wait for them most of the time.
 PROCESSES ?= 2
+# What a module's text says is worked out once, not by every process that a test starts.
+unexport PYTHONDONTWRITEBYTECODE
 
 BIN := .venv/bin
 INSTALLED := .venv/installed
@@ -42,7 +44,7 @@ test-long: $(INSTALLED)
 	@echo "== tests that take long" && $(BIN)/pytest --quiet --numprocesses $(PROCESSES) -m "long and not cluster and not slow" $(ARGS)
 
 test-cluster: $(INSTALLED)
-	@echo "== tests that start processes, one at a time" && $(BIN)/pytest --quiet -m "cluster and not slow" $(ARGS)
+	@echo "== tests that start processes" && $(BIN)/pytest --quiet --numprocesses $(PROCESSES) --dist loadscope -m "cluster and not slow" $(ARGS)
 
 test-slow: $(INSTALLED)
 	@echo "== slow tests" && $(BIN)/pytest --quiet --numprocesses $(PROCESSES) -m "slow and not cluster" $(ARGS)

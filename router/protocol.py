@@ -8,6 +8,7 @@ import asyncio
 import fcntl
 import logging
 import termios
+from collections.abc import Callable
 
 import orjson
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -28,6 +29,7 @@ class HttpProtocol(HttpToolsProtocol):
     """One connection. It ends when its client takes nothing for `client_stall_s` while there is output for it."""
 
     client_stall_s = 60.0
+    departed: Callable[[], None] = staticmethod(lambda: None)
     _looking: asyncio.TimerHandle | None = None
 
     def pause_writing(self) -> None:
@@ -44,6 +46,7 @@ class HttpProtocol(HttpToolsProtocol):
         """Called however the connection ends; whoever answers on it learns that the client is gone."""
         self._look_no_more()
         super().connection_lost(exc)
+        self.departed()
 
     def send_400_response(self, msg: str) -> None:
         """Called for bytes that cannot be read as a request, and before the connection is closed for them."""
@@ -78,11 +81,15 @@ class HttpProtocol(HttpToolsProtocol):
             self._looking = None
 
 
-def http_protocol(client_stall_s: float) -> type[HttpProtocol]:
-    """Connections whose clients get so long. uvicorn wants a class, and gives it no settings of ours."""
+def http_protocol(client_stall_s: float, departed: Callable[[], None]) -> type[HttpProtocol]:
+    """Connections whose clients get so long, and that say when they have ended.
+
+    uvicorn wants a class, and gives it no settings of ours.
+    """
 
     class Bounded(HttpProtocol):
         """One connection of one router."""
 
     Bounded.client_stall_s = client_stall_s
+    Bounded.departed = staticmethod(departed)
     return Bounded

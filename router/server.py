@@ -32,10 +32,20 @@ _KEEP_ALIVE_S = 75
 # After the drain: for answers to say that their request was ended, and for a response's last bytes.
 _LAST_WORD_S = 1.0
 _CLOSE_S = 1
+_DATE_S = 1.0
 
 
 class _Http(uvicorn.Server):
-    """uvicorn ends the process by the signal it caught; here a signal only asks for `stop`."""
+    """uvicorn ends the process by the signal it caught; here a signal only asks for `stop`.
+
+    It also looks ten times a second whether it should end and whether everybody has left. This one is told.
+    """
+
+    def __init__(self, config: uvicorn.Config, departed: asyncio.Event) -> None:
+        """`departed` is set whenever a connection has ended."""
+        super().__init__(config)
+        self._departed = departed
+        self._ending = asyncio.Event()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
@@ -46,6 +56,44 @@ class _Http(uvicorn.Server):
         if self.started:
             for listening in self.servers:
                 listening.close()
+
+    def end(self) -> None:
+        """No connection is taken any more; those that are there end when they have been answered."""
+        self.should_exit = True
+        self._ending.set()
+
+    async def main_loop(self) -> None:
+        """Until `end`; the date that answers carry is new every second."""
+        while not await self.on_tick(0):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_DATE_S):
+                    await self._ending.wait()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Waits until everybody has been answered and has left, `timeout_graceful_shutdown` at most."""
+        self.close_door()
+        for listening in sockets or ():
+            listening.close()
+        for connection in list(self.server_state.connections):
+            connection.shutdown()
+        try:
+            async with asyncio.timeout(self.config.timeout_graceful_shutdown):
+                await self._emptied()
+        except TimeoutError:
+            unfinished = list(self.server_state.tasks)
+            log.warning("stopping with %d answers unfinished", len(unfinished))
+            for answering in unfinished:
+                answering.cancel()
+
+    async def _emptied(self) -> None:
+        state = self.server_state
+        while state.tasks:
+            await asyncio.wait(state.tasks)
+        while state.connections:
+            self._departed.clear()
+            await self._departed.wait()
+        for listening in self.servers:
+            await listening.wait_closed()
 
 
 class Server:
@@ -79,10 +127,11 @@ class Server:
             running=RunningRequests(),
             leftovers=Leftovers(fleet, config),
         )
+        departed = asyncio.Event()
         self._http = _Http(
             uvicorn.Config(
                 build_app(self.shell),
-                http=http_protocol(config.client_stall_s),
+                http=http_protocol(config.client_stall_s, departed.set),
                 ws="none",
                 lifespan="off",
                 access_log=False,
@@ -91,7 +140,8 @@ class Server:
                 proxy_headers=False,
                 timeout_keep_alive=_KEEP_ALIVE_S,
                 timeout_graceful_shutdown=_CLOSE_S,
-            )
+            ),
+            departed,
         )
 
     def stop(self) -> None:
@@ -119,7 +169,7 @@ class Server:
             finally:
                 for task in (draining, *beside):
                     task.cancel()
-                self._http.should_exit = True
+                self._http.end()
                 await asyncio.gather(serving, draining, return_exceptions=True)
 
     async def _drain(self) -> None:
@@ -136,7 +186,7 @@ class Server:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_LAST_WORD_S):
                     await self.shell.live.emptied()
-        self._http.should_exit = True
+        self._http.end()
 
 
 async def run_server(

@@ -24,13 +24,12 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Copied:
-    """What there is of one request: output tokens and time of its last copy, and the snapshot that has it."""
+    """What there is of one request: output tokens and time of its last copy, its newest one, and one being written."""
 
     tokens: int
     at: float
-    snapshot_id: str | None = None
-    under_way: bool = False
-    ended: bool = False
+    newest: str | None = None
+    coming: str | None = None
 
 
 class PeriodicCopies:
@@ -62,7 +61,7 @@ class PeriodicCopies:
                 continue
             # Counted from the output that came with it: what a continuation brings along costs nothing again.
             copied = self._copied.setdefault(request.handle, _Copied(len(request.output), now))
-            if not copied.under_way and (overdue := self._overdue(request, copied, now)) >= 1:
+            if copied.coming is None and (overdue := self._overdue(request, copied, now)) >= 1:
                 due.append((overdue, request, copied))
         if due:
             _, request, copied = max(due, key=lambda one: one[0])
@@ -70,13 +69,10 @@ class PeriodicCopies:
 
     def ended(self, handle: Handle) -> None:
         """Nobody will go on from a request's copy."""
-        copied = self._copied.get(handle)
-        if copied is None:
-            return
-        copied.ended = True
-        if not copied.under_way:
-            del self._copied[handle]
-            self._discard(copied.snapshot_id)
+        if (copied := self._copied.pop(handle, None)) is not None:
+            self._discard(copied.newest)
+            # What is being written is there before it is discarded: one thread does both, in order.
+            self._discard(copied.coming)
 
     def _overdue(self, request: Request, copied: _Copied, now: float) -> float:
         """What has passed since the last copy, in intervals; 0 when nothing was put out since."""
@@ -96,22 +92,19 @@ class PeriodicCopies:
         except SnapshotNotReady:
             # Too many wait to be written: it stays due.
             return
-        copied.tokens, copied.at, copied.under_way = len(request.output), now, True
+        copied.tokens, copied.at, copied.coming = len(request.output), now, command.snapshot_id
         handle = request.handle
-        command.answer.add_done_callback(lambda answer: self._done(handle, answer))
+        command.answer.add_done_callback(lambda answer: self._done(handle, copied, answer))
 
-    def _done(self, handle: Handle, answer: "Future[Written]") -> None:
-        copied = self._copied[handle]
-        copied.under_way = False
+    def _done(self, handle: Handle, copied: _Copied, answer: "Future[Written]") -> None:
+        if self._copied.get(handle) is not copied:
+            return  # It has ended meanwhile.
+        written, copied.coming = copied.coming, None
         if (error := answer.exception()) is not None:
             log.warning("a copy of the request of handle %d was not written: %s", handle, error)
-            if copied.ended:
-                self.ended(handle)
             return
-        older, copied.snapshot_id = copied.snapshot_id, answer.result().snapshot_id
+        older, copied.newest = copied.newest, written
         self._discard(older)
-        if copied.ended:
-            self.ended(handle)
 
     def _discard(self, snapshot_id: str | None) -> None:
         if snapshot_id is not None:

@@ -51,7 +51,8 @@ def replaced(deployment: Deployment, role: str, worker: int, rank: int, starts: 
     deployment.emptied()
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+# Each role and each signal once; the other pairs take long.
+@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.slow)])
 def test_a_stream_survives_the_loss_of_a_decoding_rank(ranked: Deployment, number: signal.Signals) -> None:
     until_readiness(ranked, 200)
     undisturbed = answer(ranked)
@@ -64,7 +65,7 @@ def test_a_stream_survives_the_loss_of_a_decoding_rank(ranked: Deployment, numbe
     assert answer(ranked) == undisturbed
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGKILL, marks=pytest.mark.slow), signal.SIGSTOP])
 def test_a_prompt_survives_the_loss_of_a_rank_that_computes_it(ranked: Deployment, number: signal.Signals) -> None:
     until_readiness(ranked, 200)
     undisturbed = completed(ranked)

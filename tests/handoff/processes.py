@@ -2,18 +2,17 @@
 
 import os
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 
 import grpc
 
 from deploy.reports import Ready, decode
 from segue.v1 import worker_pb2 as pb
 from segue.wire import WorkerStatus, status_from_proto
+from tests.support import command_process
+from tests.support.forks import Forked
 
 SMALL = (
     "engine.state_bytes=134217728",
@@ -38,7 +37,7 @@ class Process:
     """One started command; its address is known once it is ready."""
 
     def __init__(self, command: Sequence[str]) -> None:
-        self._command = [sys.executable, "-m", "deploy.cli", *command, "--tied-to", str(os.getpid())]
+        self._command = list(command)
         self._ready = threading.Event()
         self.address = ""
         self.errors: list[str] = []
@@ -50,7 +49,7 @@ class Process:
 
     @property
     def ended(self) -> bool:
-        return self._process.poll() is not None
+        return self._process.ended(0.0)
 
     @property
     def port(self) -> int:
@@ -62,7 +61,7 @@ class Process:
         return self.address
 
     def send(self, number: signal.Signals) -> None:
-        os.kill(self.pid, number)
+        self._process.signal(number)
 
     def wake(self) -> None:
         """Lets it go on, if it was frozen."""
@@ -71,12 +70,12 @@ class Process:
 
     def kill(self) -> None:
         """Ends it at once, and waits until it is gone."""
-        self._process.kill()
-        self._process.wait(10)
+        self.send(signal.SIGKILL)
+        self.wait_ended(10)
 
     def wait_ended(self, timeout_s: float) -> None:
         """Until it has ended by itself."""
-        self._process.wait(timeout_s)
+        assert self._process.ended(timeout_s), f"{self._command} runs still:\n" + "\n".join(self.errors)
 
     def status(self) -> WorkerStatus:
         """What the worker says of itself."""
@@ -96,35 +95,23 @@ class Process:
         raise AssertionError(f"it was not seen: {status}")
 
     def close(self) -> None:
-        if self._process.poll() is None:
-            self._process.kill()
-        self._process.wait(10)
+        self.kill()
+        self._process.close()
 
-    def _start(self) -> "subprocess.Popen[str]":
-        process = subprocess.Popen(
-            self._command,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd=Path(__file__).parents[2],
-            env={**os.environ, "SEGUE_LOG": "INFO"},
-        )
-        for read in (self._read_reports, self._read_errors):
-            threading.Thread(target=read, args=(process,), daemon=True).start()
+    def _start(self) -> Forked:
+        process = command_process.start(*self._command)
+        threading.Thread(target=self._read, args=(os.dup(process.stdout),), daemon=True).start()
         return process
 
-    def _read_reports(self, process: "subprocess.Popen[str]") -> None:
-        assert process.stdout is not None
-        with process.stdout as lines:
+    def _read(self, stdout: int) -> None:
+        with os.fdopen(stdout) as lines:
             for line in lines:
-                if isinstance(report := decode(line.rstrip("\n")), Ready):
+                report = decode(line.rstrip("\n"))
+                if isinstance(report, Ready):
                     self.address = report.address
                     self._ready.set()
-
-    def _read_errors(self, process: "subprocess.Popen[str]") -> None:
-        assert process.stderr is not None
-        with process.stderr as lines:
-            self.errors.extend(line.rstrip("\n") for line in lines)
+                elif report is None:
+                    self.errors.append(line.rstrip("\n"))
 
 
 def flags(*settings: str) -> list[str]:

@@ -216,7 +216,7 @@ async def test_messages_that_come_late_change_nothing(wire: Wire) -> None:
     await wire.whole()
 
 
-@pytest.mark.parametrize("period", [2, 3, 5])
+@pytest.mark.parametrize("period", [2, pytest.param(3, marks=pytest.mark.slow), 5])
 async def test_messages_that_overtake_each_other_cost_their_own_request_at_most(wire: Wire, period: int) -> None:
     await both_ways(wire, swapped(period), unchanged)
     await both_ways(wire, unchanged, swapped(period))

@@ -29,7 +29,7 @@ def alike(found: Sequence[Answer], right: Sequence[Answer]) -> None:
 @pytest.mark.parametrize(
     ("prefill", "decode", "transport"),
     [
-        (2, 1, "grpc"),
+        pytest.param(2, 1, "grpc", marks=pytest.mark.long),
         (1, 2, "nixl"),
         pytest.param(2, 2, "local", marks=pytest.mark.long),
         *(
@@ -60,10 +60,13 @@ async def test_any_two_degrees_hand_over_a_whole_state(hybrid: Path, prefill: in
         pytest.param("hybrid", "fp8", 2, 1, marks=pytest.mark.slow),
         pytest.param("hybrid", "fp8", 1, 4, marks=pytest.mark.slow),
         *(
-            pytest.param(family, kv_dtype, prefill, decode, marks=pytest.mark.slow if kv_dtype else pytest.mark.long)
-            for family in ("sliding", "dense")
+            # Both families and both ways, each once.
+            pytest.param(
+                family, kv_dtype, *tps, marks=pytest.mark.long if (kv_dtype, tps) == usual else pytest.mark.slow
+            )
+            for family, usual in (("sliding", ("", (1, 2))), ("dense", ("", (2, 1))))
             for kv_dtype in ("", "fp8")
-            for prefill, decode in ((1, 2), (2, 1))
+            for tps in ((1, 2), (2, 1))
         ),
     ],
 )
@@ -117,7 +120,8 @@ async def test_retraction_on_two_ranks_changes_no_bit(
     assert not any(pool.held for pool in seen.host)
 
 
-@pytest.mark.parametrize(("source", "target"), [(1, 2), pytest.param(2, 1, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize(("source", "target"), [(1, 2), (2, 1)])
 async def test_a_running_request_moves_between_workers_of_unlike_degrees(
     hybrid: Path, source: int, target: int
 ) -> None:

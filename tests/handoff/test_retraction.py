@@ -164,7 +164,7 @@ async def test_a_request_that_ends_while_it_is_off_the_device_gives_everything_b
     assert found[:number] + found[number + 1 :] == right[:number] + right[number + 1 :]
 
 
-@pytest.mark.parametrize("host_bytes", [0, 32 << 20])
+@pytest.mark.parametrize("host_bytes", [0, pytest.param(32 << 20, marks=pytest.mark.long)])
 async def test_what_a_request_carries_unread_goes_with_it_wherever_it_is_computed(
     hybrid: Path, host_bytes: int
 ) -> None:

@@ -21,8 +21,18 @@ ROOT = Path(__file__).parent.parent.parent
 
 
 # Value heads and value dim: of 40 columns the second block of 32 has 8.
-@pytest.mark.parametrize(("heads", "value_dim"), [(1, 40), (2, 7), (4, 3)])
-@pytest.mark.parametrize("rule", Rule)
+SHAPES = ((1, 40), (2, 7), (4, 3))
+
+
+@pytest.mark.parametrize(
+    ("rule", "heads", "value_dim"),
+    [
+        # Each rule with one shape, and each shape with one rule; the interpreter takes long for the others.
+        pytest.param(rule, *shape, marks=() if of_rule == of_shape else pytest.mark.long)
+        for of_rule, rule in enumerate(Rule)
+        for of_shape, shape in enumerate(SHAPES)
+    ],
+)
 def test_a_step_and_a_fold_at_every_cursor_read_what_torch_recorded(rule: Rule, heads: int, value_dim: int) -> None:
     length = 4
     shape = RecurrentShape(rule=rule, groups=3 - heads // 2, heads=heads, key_dim=5, value_dim=value_dim)

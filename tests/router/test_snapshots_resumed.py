@@ -32,6 +32,11 @@ def answer(spec: GenerateSpec) -> list[int]:
     return [*TOKENS, END]
 
 
+def long(asked: Asked) -> object:
+    """What few others differ from: `make check` leaves it to `make test`."""
+    return pytest.param(asked, marks=pytest.mark.long)
+
+
 def completion(stream: bool = True, **more: object) -> Asked:
     options = {"stream_options": {"include_usage": True}} if stream else {}
     return Asked(COMPLETIONS, {"prompt": "x", "max_tokens": 64, "seed": 5, **options, **more}, stream)
@@ -41,15 +46,15 @@ def completion(stream: bool = True, **more: object) -> Asked:
     "asked",
     [
         completion(),
-        completion(stream=False),
-        completion(logprobs=2),
+        long(completion(stream=False)),
+        long(completion(logprobs=2)),
         completion(stream=False, logprobs=2, stop=["🍎é a"]),
-        completion(stop=["abd", "🍎🍎🍎"]),
+        long(completion(stop=["abd", "🍎🍎🍎"])),
         completion(logprobs=0, stop=["abcd", "ab a!"], min_tokens=3),
         completion(logprobs=1, stop=["c 🍎é"], include_stop_str_in_output=True),
-        completion(prompt="é🍎 pears", echo=True),
+        long(completion(prompt="é🍎 pears", echo=True)),
         completion(prompt="é🍎 pears", echo=True, logprobs=1),
-        completion(max_tokens=len(TOKENS)),
+        long(completion(max_tokens=len(TOKENS))),
         Asked(CHAT, {"messages": HELLO, "max_tokens": 64, "logprobs": True, "top_logprobs": 1, "stop": "abd"}),
         Asked(CHAT, {"messages": HELLO, "max_tokens": 64}, stream=False),
     ],

@@ -1,4 +1,4 @@
-"""A handoff worker in a process of its own: `python -m tests.support.handoff_process SETTING` takes lines of JSON.
+"""A handoff worker in a process of its own, which takes lines of JSON.
 
 Each command line gets one line back that begins with `@`; libraries write to the same stream as they please.
 """
@@ -8,17 +8,16 @@ import json
 import os
 import selectors
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from segue.errors import ServingError
 from segue.state.spec import ComponentName
+from tests.support.forks import origin, serve_forks
 from tests.support.handoff_worker import Script, Setting, Worker
 
 
@@ -26,12 +25,8 @@ class HandoffProcess:
     """The parent's handle on one worker process."""
 
     def __init__(self, setting: Setting) -> None:
-        command = [sys.executable, "-m", "tests.support.handoff_process", json.dumps(asdict(setting))]
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=Path(__file__).parents[2], bufsize=0
-        )
+        self._process = origin("tests.support.handoff_process").fork(json.dumps(asdict(setting)))
         self._selector = selectors.DefaultSelector()
-        assert self._process.stdout is not None
         self._selector.register(self._process.stdout, selectors.EVENT_READ)
         self._read = b""
         self._address = ""
@@ -51,8 +46,7 @@ class HandoffProcess:
     def tell(self, **command: object) -> None:
         """A command whose answer is read later by `answer`."""
         assert self.address
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(command).encode() + b"\n")
+        os.write(self._process.stdin, json.dumps(command).encode() + b"\n")
 
     def answer(self, timeout_s: float = 30.0) -> dict[str, Any]:
         """The next answer."""
@@ -80,23 +74,20 @@ class HandoffProcess:
             assert time.monotonic() < deadline, f"not {wanted} within {timeout_s} s: {state}"
 
     def signal(self, number: signal.Signals) -> None:
-        self._process.send_signal(number)
+        self._process.signal(number)
 
     def kill(self) -> None:
         """SIGKILL, and waits until the process is gone."""
-        self._process.kill()
-        self._process.wait(20)
+        self._process.signal(signal.SIGKILL)
+        assert self._process.ended(20), "the worker does not end"
 
     def close(self) -> None:
         self.kill()
-        for stream in (self._process.stdin, self._process.stdout):
-            assert stream is not None
-            stream.close()
         self._selector.close()
+        self._process.close()
 
     def _answer(self, timeout_s: float) -> dict[str, Any]:
         deadline = time.monotonic() + timeout_s
-        assert self._process.stdout is not None
         while True:
             line, newline, rest = self._read.partition(b"\n")
             if newline:
@@ -106,8 +97,8 @@ class HandoffProcess:
                     return answer
                 continue
             assert self._selector.select(max(0.0, deadline - time.monotonic())), f"no answer within {timeout_s} s"
-            found = os.read(self._process.stdout.fileno(), 65536)
-            assert found, f"the worker ended with {self._process.wait(5)}"
+            found = os.read(self._process.stdout, 65536)
+            assert found, "the worker ended"
             self._read += found
 
 
@@ -176,4 +167,4 @@ def _say(answer: dict[str, object]) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(_serve(Setting(**json.loads(sys.argv[1]))))
+    serve_forks(int(sys.argv[1]), lambda setting: asyncio.run(_serve(Setting(**json.loads(setting)))))

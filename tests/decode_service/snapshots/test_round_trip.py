@@ -106,7 +106,9 @@ def test_another_page_size_is_no_obstacle(models: Models, tmp_path: Path, source
     assert moved(model, tmp_path, spec, 33, {"page_tokens": source}, there) == whole(model, tmp_path, spec)
 
 
-@pytest.mark.parametrize(("source", "target"), [(1, 2), (2, 1), (2, 2)])
+@pytest.mark.parametrize(
+    ("source", "target"), [(1, 2), *(pytest.param(2, ranks, marks=pytest.mark.long) for ranks in (1, 2))]
+)
 def test_another_number_of_ranks_is_no_obstacle(models: Models, tmp_path: Path, source: int, target: int) -> None:
     model, spec = models("all"), asking()
     found = moved(model, tmp_path, spec, 10, {"tp": source}, {"tp": target})
@@ -121,8 +123,17 @@ def test_odd_lengths_pass(models: Models, tmp_path: Path, prompt: int, before: i
     assert moved(model, tmp_path, spec, before, {}, {}) == whole(model, tmp_path, spec)
 
 
-@pytest.mark.parametrize(("source", "target"), [(64, 8), (8, 8), (1, 16)])
-@pytest.mark.parametrize("traits", ["full+window", "all"])
+@pytest.mark.parametrize(
+    ("traits", "source", "target"),
+    [
+        ("all", 64, 8),
+        ("all", 1, 16),
+        ("full+window", 8, 8),
+        pytest.param("all", 8, 8, marks=pytest.mark.long),
+        pytest.param("full+window", 64, 8, marks=pytest.mark.long),
+        pytest.param("full+window", 1, 16, marks=pytest.mark.long),
+    ],
+)
 def test_the_next_turn_finds_only_pages_that_came_whole(
     models: Models, tmp_path: Path, traits: str, source: int, target: int
 ) -> None:

@@ -111,6 +111,7 @@ def test_a_rank_lost_while_it_builds_ends_the_start(number: signal.Signals) -> N
         assert time.monotonic() - started < 30
 
 
+@pytest.mark.long
 async def test_of_a_worker_that_lost_a_rank_nothing_is_left(hybrid: Path) -> None:
     config = engine_config(hybrid, "both", tp=4, rank_limit_s=LIMIT_S, max_len=256)
     host = Host(QUICK, TransferConfig(transports="local"), Neighbours())

@@ -33,6 +33,7 @@ class RecordedModel:
         return self._model.forward(step)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("tp", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_all_ranks_take_the_steps_of_rank_0_in_its_order(hybrid: Path, tmp_path: Path, tp: int) -> None:
     """With retraction, cache hits and rings, all of which rank 0 decides upon."""
