@@ -54,7 +54,7 @@ class Conversations:
             prefill_address=prefill,
         )
         try:
-            return self._outputs[await self._client.generate(spec, CALL_S)]
+            return self._outputs[(await self._client.generate(spec, CALL_S)).handle]
         except ServingError as error:
             raise Refused(f"request {self._count} was not taken: {error.message}") from error
 

@@ -28,7 +28,7 @@ async def ask_together(
         while not isinstance(await call.read(), Attached):
             continue
         handles = [
-            await client.generate(_spec(router_id, index, prompt, output_tokens, prefill), CALL_S)
+            (await client.generate(_spec(router_id, index, prompt, output_tokens, prefill), CALL_S)).handle
             for index, prompt in enumerate(prompts)
         ]
         return await _answers(call, handles)

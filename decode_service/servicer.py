@@ -39,7 +39,8 @@ class Servicer(WorkerServicer):
         request: pb.GenerateRequest,
         context: grpc.aio.ServicerContext[pb.GenerateRequest, pb.GenerateReply],
     ) -> pb.GenerateReply:
-        return pb.GenerateReply(handle=await self._worker.generate(generate_from_proto(request)))
+        accepted = await self._worker.generate(generate_from_proto(request))
+        return pb.GenerateReply(handle=accepted.handle, restored=accepted.restored)
 
     async def Session(  # noqa: N802
         self,

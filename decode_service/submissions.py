@@ -36,23 +36,27 @@ class Submissions:
         self.fetches: Fetches | None = None
         """Set when the worker has started, if it takes state from others."""
 
-    async def submit(self, spec: GenerateSpec, request: LiveRequest) -> None:
-        """Returns when the router may be told. Raises the ServingError that refused it; then nothing is left of it."""
+    async def submit(self, spec: GenerateSpec, request: LiveRequest) -> bool:
+        """Returns when the router may be told: whether the request goes on from a snapshot.
+
+        Raises the ServingError that refused it; then nothing is left of it.
+        """
         fetches = self.fetches
         if fetches is not None:
             fetches.prepare(request.handle, spec)
-        awaited = False
+        awaited = restored = False
         try:
-            awaited = await self._taken(spec, request)
+            awaited, restored = await self._taken(spec, request)
         finally:
             if fetches is not None:
                 if awaited:
                     fetches.start(request.handle)
                 else:
                     fetches.forget(request.handle)
+        return restored
 
-    async def _taken(self, spec: GenerateSpec, request: LiveRequest) -> bool:
-        """Whether its state is awaited from another worker."""
+    async def _taken(self, spec: GenerateSpec, request: LiveRequest) -> tuple[bool, bool]:
+        """Whether its state is awaited from another worker, and whether it came from a snapshot."""
         try:
             restored = await self._opened(spec, request)
             try:
@@ -73,7 +77,7 @@ class Submissions:
             raise
         finally:
             self._ledger.accept(request)
-        return awaited
+        return awaited, restored is not None
 
     async def _opened(self, spec: GenerateSpec, request: LiveRequest) -> Restored | None:
         """The snapshot that a request goes on from, if it does. Raises what is wrong with one that was named."""

@@ -44,6 +44,7 @@ from segue.errors import (
 from segue.handoff import FromReceiver, FromSender, Start
 from segue.ids import Handle, WorkerId
 from segue.wire import (
+    Accepted,
     Attached,
     Cancel,
     Ended,
@@ -103,7 +104,7 @@ class Worker:
         self._starting_afresh: asyncio.Task[None] | None = None
         self._idle = asyncio.Event()
         self._taking = Submissions(worker_id, self._ledger, self._mailbox, snapshots, self._control, lambda: self._over)
-        self._submissions: set[asyncio.Task[None]] = set()
+        self._submissions: set[asyncio.Task[bool]] = set()
         self._sweeping: asyncio.Task[None] | None = None
         self._question: asyncio.Future[WorkerFigures] | None = None
 
@@ -173,7 +174,7 @@ class Worker:
         written = answer.result()
         return SnapshotTaken(written.snapshot_id, written.computed, written.bytes)
 
-    async def generate(self, spec: GenerateSpec) -> Handle:
+    async def generate(self, spec: GenerateSpec) -> Accepted:
         """Queues a request of an attached router. Raises the ServingError that refused it."""
         if self._refusal is not None:
             raise WorkerUnavailable(f"worker {self.worker_id}: {self._refusal}")
@@ -187,13 +188,13 @@ class Worker:
         self._submissions.add(submission)
         submission.add_done_callback(self._submissions.discard)
         try:
-            await asyncio.shield(submission)
+            restored = await asyncio.shield(submission)
         except asyncio.CancelledError:
             # The router left this call and will never know the handle; the engine may have the request already.
             submission.add_done_callback(lambda task: task.cancelled() or task.exception())
             self._control(Cancel(request.handle, request.attempt))
             raise
-        return request.handle
+        return Accepted(request.handle, restored)
 
     async def session(self, incoming: AsyncIterator[RouterMessage]) -> AsyncGenerator[WorkerMessage, None]:
         """One stream of a router, from its Attach to its end."""

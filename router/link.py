@@ -16,9 +16,10 @@ from router.inbox import Inbox
 from router.mailroom import Mailroom
 from router.probe import nobody_listens
 from segue.errors import FingerprintMismatch, ServingError, WorkerUnavailable
-from segue.ids import Handle, RouterId, WorkerId
+from segue.ids import RouterId, WorkerId
 from segue.wire import (
     PROTOCOL_VERSION,
+    Accepted,
     Attach,
     Attached,
     Finish,
@@ -80,7 +81,7 @@ class Link:
         # Counts the moments at which live choices were named or given up; an acceptance that straddles one is void.
         self._epoch = 0
         self._grace: asyncio.TimerHandle | None = None
-        self._calls: set[asyncio.Task[Handle]] = set()
+        self._calls: set[asyncio.Task[Accepted]] = set()
 
     @property
     def load(self) -> int:
@@ -92,8 +93,11 @@ class Link:
         """For calls that are not about the life of a choice."""
         return self._client
 
-    async def generate(self, spec: GenerateSpec, inbox: Inbox) -> None:
-        """Queues a choice; its tokens go to `inbox`. Raises what the worker refused it with, or WorkerUnavailable."""
+    async def generate(self, spec: GenerateSpec, inbox: Inbox) -> bool:
+        """Queues a choice; its tokens go to `inbox`. Returns whether it goes on from a snapshot.
+
+        Raises what the worker refused it with, or WorkerUnavailable.
+        """
         if self.state is not LinkState.READY:
             raise WorkerUnavailable(f"worker {self.address} is {self.state}")
         epoch = self._epoch
@@ -102,7 +106,7 @@ class Link:
         self._calls.add(call)
         self._mail.expect()
         try:
-            handle = await asyncio.shield(call)
+            accepted = await asyncio.shield(call)
         except asyncio.CancelledError:
             call.add_done_callback(lambda done: self._abandon(done, spec.attempt))
             raise
@@ -112,22 +116,23 @@ class Link:
             raise
         self._calls.discard(call)
         if epoch != self._epoch:
-            self._mail.drop(handle, spec.attempt)
+            self._mail.drop(accepted.handle, spec.attempt)
             self._mail.expected()
             raise WorkerUnavailable(f"the session with worker {self.address} broke while it accepted the request")
-        self._mail.open(handle, inbox)
+        self._mail.open(accepted.handle, inbox)
         self._mail.expected()
+        return accepted.restored
 
     def _timeout_s(self, spec: GenerateSpec) -> float:
         """A worker may have to read a whole state from its disk before it accepts."""
         copies = bool(spec.emitted) and self.description is not None and self.description.snapshots
         return self._config.snapshot_timeout_s if spec.snapshot_id or copies else self._config.call_timeout_s
 
-    def _abandon(self, call: asyncio.Task[Handle], attempt: int) -> None:
+    def _abandon(self, call: asyncio.Task[Accepted], attempt: int) -> None:
         """The caller left while the worker was deciding: an acceptance is taken back."""
         self._calls.discard(call)
         if not call.cancelled() and call.exception() is None:
-            self._mail.drop(call.result(), attempt)
+            self._mail.drop(call.result().handle, attempt)
         self._mail.expected()
 
     def cancel(self, inbox: Inbox) -> None:

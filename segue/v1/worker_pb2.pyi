@@ -141,10 +141,12 @@ class Moved(_message.Message):
     def __init__(self, address: _Optional[str] = ..., handle: _Optional[int] = ..., attempt: _Optional[int] = ...) -> None: ...
 
 class GenerateReply(_message.Message):
-    __slots__ = ("handle",)
+    __slots__ = ("handle", "restored")
     HANDLE_FIELD_NUMBER: _ClassVar[int]
+    RESTORED_FIELD_NUMBER: _ClassVar[int]
     handle: int
-    def __init__(self, handle: _Optional[int] = ...) -> None: ...
+    restored: bool
+    def __init__(self, handle: _Optional[int] = ..., restored: _Optional[bool] = ...) -> None: ...
 
 class RouterMessage(_message.Message):
     __slots__ = ("attach", "cancel", "finish", "heartbeat")
@@ -199,14 +201,16 @@ class Finish(_message.Message):
     def __init__(self, handle: _Optional[int] = ..., attempt: _Optional[int] = ..., kept: _Optional[int] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
-    __slots__ = ("sequence", "draining", "elsewhere")
+    __slots__ = ("sequence", "draining", "elsewhere", "ending")
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     DRAINING_FIELD_NUMBER: _ClassVar[int]
     ELSEWHERE_FIELD_NUMBER: _ClassVar[int]
+    ENDING_FIELD_NUMBER: _ClassVar[int]
     sequence: int
     draining: bool
     elsewhere: bool
-    def __init__(self, sequence: _Optional[int] = ..., draining: _Optional[bool] = ..., elsewhere: _Optional[bool] = ...) -> None: ...
+    ending: bool
+    def __init__(self, sequence: _Optional[int] = ..., draining: _Optional[bool] = ..., elsewhere: _Optional[bool] = ..., ending: _Optional[bool] = ...) -> None: ...
 
 class WorkerMessage(_message.Message):
     __slots__ = ("attached", "step", "heartbeat")
@@ -287,13 +291,14 @@ class Finished(_message.Message):
     def __init__(self, handle: _Optional[int] = ..., attempt: _Optional[int] = ..., reason: _Optional[str] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., snapshot_id: _Optional[str] = ...) -> None: ...
 
 class TakeSnapshotRequest(_message.Message):
-    __slots__ = ("router_id", "handle", "attempt", "copy", "served", "about", "snapshot_id")
+    __slots__ = ("router_id", "handle", "attempt", "copy", "served", "about", "parked", "snapshot_id")
     ROUTER_ID_FIELD_NUMBER: _ClassVar[int]
     HANDLE_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     COPY_FIELD_NUMBER: _ClassVar[int]
     SERVED_FIELD_NUMBER: _ClassVar[int]
     ABOUT_FIELD_NUMBER: _ClassVar[int]
+    PARKED_FIELD_NUMBER: _ClassVar[int]
     SNAPSHOT_ID_FIELD_NUMBER: _ClassVar[int]
     router_id: str
     handle: int
@@ -301,8 +306,9 @@ class TakeSnapshotRequest(_message.Message):
     copy: bool
     served: int
     about: bytes
+    parked: bool
     snapshot_id: str
-    def __init__(self, router_id: _Optional[str] = ..., handle: _Optional[int] = ..., attempt: _Optional[int] = ..., copy: _Optional[bool] = ..., served: _Optional[int] = ..., about: _Optional[bytes] = ..., snapshot_id: _Optional[str] = ...) -> None: ...
+    def __init__(self, router_id: _Optional[str] = ..., handle: _Optional[int] = ..., attempt: _Optional[int] = ..., copy: _Optional[bool] = ..., served: _Optional[int] = ..., about: _Optional[bytes] = ..., parked: _Optional[bool] = ..., snapshot_id: _Optional[str] = ...) -> None: ...
 
 class TakeSnapshotReply(_message.Message):
     __slots__ = ("snapshot_id", "computed", "bytes")

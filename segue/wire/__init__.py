@@ -34,6 +34,7 @@ from segue.wire.snapshot_calls import (
 from segue.wire.status import status_from_proto, status_to_proto
 from segue.wire.values import (
     PROTOCOL_VERSION,
+    Accepted,
     Attach,
     Attached,
     CacheFigures,
@@ -68,6 +69,7 @@ __all__ = [
     "ERROR_CODE_KEY",
     "ERROR_PARAM_KEY",
     "PROTOCOL_VERSION",
+    "Accepted",
     "Attach",
     "Attached",
     "CacheFigures",

@@ -21,6 +21,7 @@ from segue.wire.snapshot_calls import (
 )
 from segue.wire.status import status_from_proto
 from segue.wire.values import (
+    Accepted,
     GenerateSpec,
     RouterMessage,
     SnapshotSummary,
@@ -67,13 +68,13 @@ class WorkerClient:
         call = self._stub.Describe(pb.DescribeRequest(), timeout=timeout_s)
         return description_from_proto(await own_reply(call, pb.WorkerDescription))
 
-    async def generate(self, spec: GenerateSpec, timeout_s: float) -> Handle:
+    async def generate(self, spec: GenerateSpec, timeout_s: float) -> Accepted:
         reply = await own_reply(self._stub.Generate(generate_to_proto(spec), timeout=timeout_s), pb.GenerateReply)
         if reply.handle == 0:
             raise WorkerUnavailable(
                 "the worker accepted a request and gave no handle: its reply was damaged on its way"
             )
-        return Handle(reply.handle)
+        return Accepted(Handle(reply.handle), reply.restored)
 
     async def status(self, timeout_s: float) -> WorkerStatus:
         call = self._stub.Status(pb.StatusRequest(), timeout=timeout_s)

@@ -87,11 +87,13 @@ def worker_message_from_proto(message: pb.WorkerMessage) -> WorkerMessage:
 
 
 def _heartbeat_to_proto(value: Heartbeat) -> pb.Heartbeat:
-    return pb.Heartbeat(sequence=value.sequence, draining=value.draining, elsewhere=value.elsewhere)
+    return pb.Heartbeat(
+        sequence=value.sequence, draining=value.draining, elsewhere=value.elsewhere, ending=value.ending
+    )
 
 
 def _heartbeat_from_proto(message: pb.Heartbeat) -> Heartbeat:
-    return Heartbeat(message.sequence, message.draining, message.elsewhere)
+    return Heartbeat(message.sequence, message.draining, message.elsewhere, message.ending)
 
 
 def _step_to_proto(news: StepNews) -> pb.Step:

@@ -18,6 +18,7 @@ def take_snapshot_to_proto(value: TakeSnapshot) -> pb.TakeSnapshotRequest:
         served=value.served,
         about=value.about,
         snapshot_id=value.snapshot_id,
+        parked=value.parked,
     )
 
 
@@ -33,6 +34,7 @@ def take_snapshot_from_proto(message: pb.TakeSnapshotRequest) -> TakeSnapshot:
         served=message.served,
         about=message.about,
         snapshot_id=message.snapshot_id,
+        parked=message.parked,
     )
 
 

@@ -19,6 +19,7 @@ from segue.state.snapshot.summary import SnapshotSummary
 
 __all__ = [
     "PROTOCOL_VERSION",
+    "Accepted",
     "Attach",
     "Attached",
     "CacheFigures",
@@ -95,12 +96,22 @@ class Finish:
 class Heartbeat:
     """Sent by both ends; silence for a whole deadline means that the other end is gone.
 
-    A worker says that it is `draining`; its router then, whether requests could go on `elsewhere`, with their state.
+    A worker says that it is `draining`; its router then, whether requests could go on `elsewhere`, with their state. It
+    is `ending` when little is left of the time after which what still runs is lost.
     """
 
     sequence: int
     draining: bool = False
     elsewhere: bool = False
+    ending: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """A worker's answer to a request: its number there, and whether it goes on from a snapshot."""
+
+    handle: Handle
+    restored: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +176,7 @@ class TakeSnapshot:
     """Asks for the whole state of a live choice. With `copy` it runs on; else it leaves its worker, as MOVED.
 
     `served` is how many tokens of its output the client has, `about` a JSON object that the router will want back. It
-    is to be called `snapshot_id`, 32 random hexadecimal digits.
+    is to be called `snapshot_id`, 32 random hexadecimal digits. From one that is `parked` the router itself goes on.
     """
 
     router_id: RouterId
@@ -175,6 +186,7 @@ class TakeSnapshot:
     served: int
     about: bytes
     snapshot_id: str
+    parked: bool = False
 
 
 @dataclass(frozen=True, slots=True)
