@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from router.config import RouterConfig
 from router.fleet import Fleet
 from router.inbox import Arrivals, Inbox
-from router.link import Link, WorkerLost
+from router.link import Link, LinkState, WorkerLost
 from router.metrics import Metrics
 from router.moved_leg import MovedLeg
 from router.prefill_leg import PrefillLeg
@@ -239,6 +239,9 @@ class Dispatch:
             self._kept.begin()
         while self._attempt < self._config.attempts_max + self._moved.count + self._kept.count:
             self._require_leave()
+            if self._kept.parked and self._is_home_there():
+                # Nobody can follow a worker before that has ended, for which it has its own time.
+                give_up_at = self._now() + wait_s
             left_s = give_up_at - self._now()
             link = self._pick(refused_by) or self._pick_without(refused_by, left_s)
             if link is None:
@@ -334,6 +337,12 @@ class Dispatch:
         self._moved.accepted(moved)
         self._require_leave()
         return None
+
+    def _is_home_there(self) -> bool:
+        """Whether the worker that had the choice last is still the one at its address."""
+        link = self._link
+        about = None if link is None or link.state is not LinkState.READY else link.description
+        return about is not None and about.worker_id == self._worker_id
 
     def _without_snapshot(self) -> set[str]:
         """Workers that cannot go on from the snapshot, while that is what the choice goes on from."""
