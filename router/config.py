@@ -21,8 +21,9 @@ class RouterConfig:
     `inflight_max` counts choices that workers hold for this router, `queue_max` requests that wait for room among them.
     `request_timeout_s` bounds a whole request. A client that takes nothing of its answer for `client_stall_s` is let go
     of before. `placement_wait_s` is how long a new request may wait when no worker is ready, `continuation_grace_s` how
-    long one that lost its worker, or was parked by it, may. `reattach_grace_s` is how long a broken session may take to
-    come back before its requests are continued elsewhere; they are at once where nobody listens any more.
+    long one whose worker was lost, or has ended after it parked it, may. `reattach_grace_s` is how long a broken
+    session may take to come back before its requests are continued elsewhere; they are at once where nobody listens any
+    more.
     `breaker_faults` server faults in a row take a worker out for `breaker_cooldown_s`. `api_key` empty means that
     everybody may call, `admin_key` empty that nobody may take, see or resume snapshots; a worker gets
     `snapshot_timeout_s` to write one, or to check its digests.

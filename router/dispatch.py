@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from router.config import RouterConfig
 from router.fleet import Fleet
 from router.inbox import Arrivals, Inbox
-from router.link import Link, WorkerLost
+from router.link import Link, LinkState, WorkerLost
 from router.metrics import Metrics
 from router.moved_leg import MovedLeg
 from router.prefill_leg import PrefillLeg
@@ -23,7 +23,7 @@ from router.snapshot_leg import KeptSnapshot, SnapshotLeg
 from segue.batch.request import FinishReason
 from segue.batch.sampling import SamplingParams
 from segue.errors import DeadlineExceeded, PrefillUnavailable, QueueFull, ServingError, WorkerUnavailable
-from segue.ids import Handle, RequestId
+from segue.ids import Handle, RequestId, WorkerId
 from segue.wire import Ended, GenerateSpec, Usage
 
 
@@ -74,6 +74,8 @@ class Dispatch:
         self._attempt = 0
         # Of the worker that has the choice, or had it last: once tokens have come, no other may go on.
         self._fingerprint = ""
+        # The same one, as the process that it was then.
+        self._worker_id = WorkerId("")
         self._output: list[int] = [*spec.emitted]
         # The same for every try, and nobody else's: one that was lost with its worker keeps no snapshot from the next.
         self._claimant = uuid.uuid4().hex
@@ -92,8 +94,11 @@ class Dispatch:
 
     @property
     def placed(self) -> tuple[Link, Inbox] | None:
-        """The worker that has the choice now, and where its news come to. None between two workers, and at the end."""
-        if self._over or self._link is None or self._inbox is None:
+        """The worker that has the choice now, and where its news come to. None between two workers, and at the end.
+
+        Also where that is not read yet, because its client takes nothing: the handle may be another's by now.
+        """
+        if self._over or self._link is None or self._inbox is None or self._inbox.settled:
             return None
         return self._link, self._inbox
 
@@ -177,13 +182,14 @@ class Dispatch:
     def _must_continue(self, link: Link, inbox: Inbox, ended: Ended) -> bool:
         """Whether an attempt ended but the output did not. Raises the error of one that must not be tried again."""
         if ended.reason is FinishReason.MOVED and (not ended.snapshot_id or self._kept.leave(ended.snapshot_id)):
-            link.draining = True
+            # It may be long since it said so: whoever reads this waits for its client in between.
+            link.note_draining(self._worker_id)
             link.breaker.withdraw()
             self._leg.withdraw()
             if ended.snapshot_id:
                 self._metrics.parked()
             else:
-                self._moved.begin(link, inbox)
+                self._moved.begin(link, inbox, self._worker_id)
             return True
         if ended.reason is FinishReason.CANCELLED:
             self._leg.withdraw()
@@ -233,6 +239,9 @@ class Dispatch:
             self._kept.begin()
         while self._attempt < self._config.attempts_max + self._moved.count + self._kept.count:
             self._require_leave()
+            if self._kept.parked and self._is_home_there():
+                # Nobody can follow a worker before that has ended, for which it has its own time.
+                give_up_at = self._now() + wait_s
             left_s = give_up_at - self._now()
             link = self._pick(refused_by) or self._pick_without(refused_by, left_s)
             if link is None:
@@ -321,12 +330,19 @@ class Dispatch:
             return error
         # Its session has not changed since the link was picked, so this is still the worker that was.
         assert link.description is not None, "a worker is described before it accepts anything"
-        self._link, self._inbox, self._fingerprint = link, inbox, link.description.fingerprint
+        self._link, self._inbox = link, inbox
+        self._fingerprint, self._worker_id = link.description.fingerprint, link.description.worker_id
         self._begun = self._begun or bool(self._output)
         self._kept.accepted(link)
         self._moved.accepted(moved)
         self._require_leave()
         return None
+
+    def _is_home_there(self) -> bool:
+        """Whether the worker that had the choice last is still the one at its address."""
+        link = self._link
+        about = None if link is None or link.state is not LinkState.READY else link.description
+        return about is not None and about.worker_id == self._worker_id
 
     def _without_snapshot(self) -> set[str]:
         """Workers that cannot go on from the snapshot, while that is what the choice goes on from."""

@@ -145,6 +145,11 @@ class Link:
         if here and self.state is LinkState.READY:
             self._mail.drop(inbox.handle, inbox.attempt)
 
+    def note_draining(self, worker_id: WorkerId) -> None:
+        """That worker lets go of what it has. Nothing happens when another process is there by now."""
+        if self.description is not None and self.description.worker_id == worker_id:
+            self.draining = True
+
     def finish(self, inbox: Inbox, kept: int) -> None:
         """The choice ends after `kept` output tokens, all of which have been seen."""
         assert kept <= inbox.next_index, f"{kept} tokens are kept of {inbox.next_index}"

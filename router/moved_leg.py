@@ -35,12 +35,10 @@ class MovedLeg:
         """Whether the next worker that takes the choice can have its state."""
         return self._waiting is not None
 
-    def begin(self, link: Link, inbox: Inbox) -> None:
-        """The choice has left a worker, which keeps its state."""
-        about = link.description
-        assert about is not None, "a worker is described before it has anything to let go of"
+    def begin(self, link: Link, inbox: Inbox, worker_id: WorkerId) -> None:
+        """The choice has left a worker, which keeps its state as long as it is that process."""
         self._waiting = Moved(link.address, inbox.handle, inbox.attempt)
-        self._home = Home(link, inbox, about.worker_id)
+        self._home = Home(link, inbox, worker_id)
         self._on_its_way = False
         self.count += 1
 

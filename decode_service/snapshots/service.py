@@ -15,7 +15,7 @@ from decode_service.snapshots.taking import SnapshotTaking
 from decode_service.snapshots.threads import FolderThreads, SharedLook
 from decode_service.snapshots.writing import SnapshotWriting
 from kv_transfer.hosting.loading import Loaded
-from segue.errors import InvalidRequest, SnapshotError, SnapshotManifestInvalid
+from segue.errors import InvalidRequest, SnapshotError, SnapshotFailed, SnapshotManifestInvalid
 from segue.ids import WorkerId
 from segue.state.snapshot.config import SnapshotConfig
 from segue.state.snapshot.fields import Fields, JsonObject, from_json
@@ -70,34 +70,38 @@ class Snapshots:
         )
 
     async def opened(self, spec: GenerateSpec) -> Restored | None:
-        """What a request goes on from: the snapshot that it names, or a copy of one that had begun elsewhere, if any.
+        """What a request goes on from: the snapshot that it names, else a copy of one that had begun elsewhere, if any.
 
         Raises what is wrong with one that is named.
         """
-        if spec.snapshot_id:
-            return await self.open(spec)
-        if not spec.emitted or spec.moved is not None:
-            return None
-        copy = await self.find_copy(spec)
-        return None if copy is None else replace(copy, named=False)
+        named = await self.open(spec) if spec.snapshot_id else None
+        if not spec.emitted or spec.moved is not None or not (self._config.every_tokens or self._config.every_s):
+            return named
+        # Also beside the one that was named: a worker that was lost has left copies that nobody else would remove.
+        return await self._newest(replace(spec, snapshot_doubtful=False), named)
 
-    async def find_copy(self, spec: GenerateSpec) -> Restored | None:
-        """The newest periodic copy of a request that was lost with its worker, claimed and loaded; older ones go.
+    async def _newest(self, spec: GenerateSpec, found: Restored | None) -> Restored | None:
+        """`found`, else the newest periodic copy of a request, claimed and loaded; all other ones go.
 
         None when none is of use.
         """
-        if not (self._config.every_tokens or self._config.every_s):
-            return None
-        found: Restored | None = None
-        for one in reversed(await self._listing.ask()):
+        try:
+            there = await self._listing.ask()
+        except SnapshotFailed:
+            if found is None:
+                raise
+            # The worker ends: what is claimed is still given back by whoever gets this.
+            return found
+        for one in reversed(there):
             if (one.kind, one.request_id) != ("periodic", spec.request_id):
                 continue
-            named = replace(spec, snapshot_id=one.snapshot_id)
+            copy = replace(spec, snapshot_id=one.snapshot_id)
             try:
                 if found is None:
-                    found = await self.open(named)
+                    opened = await self.open(copy)
+                    found = None if opened is None else replace(opened, named=False)
                 else:
-                    await self._threads.run(self._opener.discard, named)
+                    await self._threads.run(self._opener.discard, copy)
             except SnapshotError as error:
                 log.info("copy %s of request %s is of no use: %s", one.snapshot_id, spec.request_id, error.message)
         return found

@@ -66,7 +66,7 @@ class Exports:
     async def copy(self, request_id: str) -> Taken:
         """The request runs on."""
         target = self._find(request_id)
-        asked = await to_ask(self._shell, target, copy=True)
+        asked = await self._to_ask(target, copy=True)
         taken = await target.link.client.take_snapshot(asked, self._shell.config.snapshot_timeout_s)
         return Taken(request_id, copy=True, snapshot=taken)
 
@@ -89,9 +89,15 @@ class Exports:
             raise SnapshotsOff(f"worker {link.address} keeps no snapshots: its snapshot.folder is not set")
         return Target(running, choice, planned, link, inbox)
 
+    async def _to_ask(self, target: Target, *, copy: bool) -> TakeSnapshot:
+        asked = await to_ask(self._shell, target, copy=copy)
+        if target.choice.placed != (target.link, target.inbox):
+            raise SnapshotNotReady("the request has left its worker, or has ended, before a snapshot was asked for")
+        return asked
+
     async def _take(self, target: Target) -> SnapshotTaken:
         config = self._shell.config
-        asked = await to_ask(self._shell, target, copy=False)
+        asked = await self._to_ask(target, copy=False)
         target.choice.kept.doubt(asked.snapshot_id)
         try:
             return await target.link.client.take_snapshot(asked, config.snapshot_timeout_s)

@@ -246,6 +246,7 @@ async def test_a_deadline_that_passes_ends_it_and_leaves_no_snapshot() -> None:
 async def test_nobody_waits_for_a_worker_longer_than_for_one_that_was_lost() -> None:
     async with sole(config=replace(KEEPING, continuation_grace_s=0.5)) as it:
         await it.parked()
+        await it.worker.stop()
         await it.stream.until_over()
         assert it.stream.error is not None
         assert it.stream.error["code"] == "worker_unavailable"
@@ -253,10 +254,19 @@ async def test_nobody_waits_for_a_worker_longer_than_for_one_that_was_lost() -> 
         await _until(lambda: not it.folder.manifests)
 
 
+async def test_the_wait_begins_when_the_worker_has_ended() -> None:
+    """Until then it may be busy with others, that cannot be parked."""
+    async with sole(config=replace(KEEPING, continuation_grace_s=0.2)) as it:
+        await it.parked()
+        await _looks(it.router)
+        await it.ended(await it.followed())
+
+
 async def test_what_is_claimed_when_it_is_to_be_deleted_is_deleted_later() -> None:
     async with sole(config=replace(KEEPING, continuation_grace_s=0.5)) as it:
         await it.parked()
         (name,) = it.folder.manifests
+        await it.worker.stop()
         await it.stream.until_over()
         it.folder.claimed[name] = "somebody"
         new = await it.followed()

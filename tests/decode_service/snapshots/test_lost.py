@@ -123,6 +123,31 @@ async def test_a_lost_stream_goes_on_from_its_newest_copy(model: Path, tmp_path:
     assert snapshots_in(tmp_path) == []
 
 
+@pytest.mark.parametrize("written", [False, True])
+async def test_a_worker_that_is_lost_while_it_exports_leaves_its_copies_to_the_next(
+    model: Path, tmp_path: Path, written: bool
+) -> None:
+    """They are gone on from when the export did not come to be, and removed when it did."""
+    asked, every = asking(), {"every_tokens": 20}
+    async with keeper(model, tmp_path, snapshots=every) as source, keeper(model, tmp_path, snapshots=every) as target:
+        known = await lost_after(source, asked, tmp_path, 3)
+        name = (await source.take(Handle(1), copy=True)).snapshot_id if written else new_id()
+        source.gate.close()
+        copies = {one.snapshot_id for one in folder_at(tmp_path).list() if one.kind == "periodic"}
+        rest = replace(going_on(asked, name, known), claimant=ME, snapshot_doubtful=True)
+        second = await target.end(await target.begin(rest))
+        status = await target.status()
+        assert known + second.tokens == (await undisturbed(model, asked))[0]
+        assert status.retraction.restored == 1
+        assert status.prefill_tokens < len(asked.prompt)
+        assert copies
+        assert not copies & set(snapshots_in(tmp_path))
+        source.gate.open()
+        await source.stream.send(Cancel(Handle(1), 1))
+        await source.end(Handle(1))
+    assert snapshots_in(tmp_path) == []
+
+
 @pytest.mark.parametrize(("seed", "choice"), [(3, 0), (SEED, 1)])
 async def test_a_copy_of_another_choice_is_of_no_use(model: Path, tmp_path: Path, seed: int, choice: int) -> None:
     """It has the same name, and may even have begun with the same tokens."""
