@@ -14,6 +14,7 @@ from decode_service.retraction.parts import retraction_parts
 from decode_service.snapshots.commands import SnapshotDone, WriteSnapshot
 from decode_service.snapshots.identity import snapshot_identity
 from decode_service.snapshots.images import StateImages
+from decode_service.snapshots.memory import ImageMemory
 from decode_service.snapshots.restoring import Restoring
 from decode_service.snapshots.taking import SnapshotTaking
 from decode_service.snapshots.writing import SnapshotWriting
@@ -61,7 +62,8 @@ def answer(args: argparse.Namespace, folder: str) -> dict[str, object]:
     taking = SnapshotTaking(engine, images, writing, identity, done.append)
     spec, output = _spec(args), list[EmittedToken]()
     if args.restore:
-        restored = Restoring(snapshots, images.form, identity, "benchmark").open(spec)
+        memory, max_len = ImageMemory(SnapshotConfig().host_bytes), engine.facts.max_len
+        restored = Restoring(snapshots, images.form, memory, identity, "benchmark", max_len).open(spec)
         assert restored is not None, "the snapshot is there"
         engine.restore(spec, HANDLE, restored.image, restored.output, restored.cached_tokens)
         restored.claim.consume()

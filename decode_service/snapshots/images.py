@@ -4,6 +4,7 @@ A rank's tensor of a paged component is [head group, token, ...] over the compon
 [head group, ...]: what they are called and how they are shaped follows from the model alone.
 """
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
@@ -13,6 +14,7 @@ from typing import cast
 import numpy as np
 import torch
 
+from decode_service.snapshots.memory import ImageMemory
 from kv_transfer.plan import Contents, Side, make_plan
 from segue.handoff import Part, Terms
 from segue.state.coverage import Coverage
@@ -37,7 +39,7 @@ Payload = Mapping[str, PayloadTensor]
 """The tensors of one rank by name."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class StateImage:
     """The state after `depth` tokens as `ranks` of another engine had it (segue.batch.backups.Backup)."""
 
@@ -107,8 +109,17 @@ class StateForm:
 class StateImages:
     """Takes images of what lies in one storage, and puts them there. On the thread that computes, between two steps."""
 
-    def __init__(self, storage: Storage, slots: SlotStates, page_tokens: int, window: int | None) -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        slots: SlotStates,
+        page_tokens: int,
+        window: int | None,
+        memory: ImageMemory | None = None,
+    ) -> None:
+        """Images that are taken lie in `memory`; without one nothing bounds them."""
         self.form = StateForm(tuple(storage.layouts.values()), page_tokens, window)
+        self._memory = memory or ImageMemory(sys.maxsize)
         self._storage, self._slots, self._page_tokens = storage, slots, page_tokens
 
     @property
@@ -117,12 +128,19 @@ class StateImages:
         return len(self._storage.ranks)
 
     def take(self, tables: StateTables, depth: int) -> StateImage:
-        """A copy in host memory of the state after `depth` tokens, which `tables` hold. Rings are folded for it."""
+        """A copy in host memory of the state after `depth` tokens, which `tables` hold. Rings are folded for it.
+
+        Raises QueueFull or SnapshotCapacity when there is no room for it.
+        """
         if tables.slot is not None:
             found = self._slots.materialized(tables.slot).depth
             assert found == depth, f"the recurrent state stands at {found}, the image is of {depth}"
-        ranks = enumerate(self._storage.ranks)
-        return StateImage(depth, tuple(self._taken(rank, Shard(i, self.tp_size), tables, depth) for i, rank in ranks))
+        shards = [Shard(rank, self.tp_size) for rank in range(self.tp_size)]
+        with self._memory.reserve(sum(self.form.bytes(depth, shard) for shard in shards)) as reserved:
+            pairs = zip(self._storage.ranks, shards, strict=True)
+            image = StateImage(depth, tuple(self._taken(storage, shard, tables, depth) for storage, shard in pairs))
+            reserved.hold(image)
+        return image
 
     def put(self, image: StateImage, tables: StateTables) -> None:
         """Fills the units of `tables`, which hold what the state needs; beyond its positions pages are zero."""

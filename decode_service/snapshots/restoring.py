@@ -8,7 +8,9 @@ from dataclasses import dataclass
 
 from decode_service.snapshots.identity import require_same
 from decode_service.snapshots.images import STORED_DTYPE, StateForm, StateImage
+from decode_service.snapshots.memory import ImageMemory
 from segue.errors import (
+    SnapshotCapacity,
     SnapshotLayoutMismatch,
     SnapshotManifestInvalid,
     SnapshotNotFound,
@@ -41,16 +43,27 @@ class Restored:
 class Restoring:
     """Opens snapshots for requests that go on from them."""
 
-    def __init__(self, folder: SnapshotFolder, form: StateForm, identity: Mapping[str, str], owner: str) -> None:
+    def __init__(
+        self,
+        folder: SnapshotFolder,
+        form: StateForm,
+        memory: ImageMemory,
+        identity: Mapping[str, str],
+        owner: str,
+        max_len: int,
+    ) -> None:
+        """`max_len` bounds prompt and output of a request, as the engine does."""
         self._folder = folder
+        self._memory = memory
+        self._max_len = max_len
         self._form = form
         self._identity = dict(identity)
         self._owner = owner
 
     def open(self, spec: GenerateSpec) -> Restored | None:
         """Claims and loads `spec.snapshot_id`. None when it is to go on without: an earlier attempt has used it up, or
-        it was doubtful and there is none. Raises the Snapshot... error that says what is wrong with it, and then
-        leaves it as it was.
+        it was doubtful and there is none. Raises the Snapshot... error that says what is wrong with it, or QueueFull,
+        and then leaves it as it was.
         """
         # On the wire an empty name is none.
         claimant = spec.claimant or None
@@ -61,12 +74,15 @@ class Restoring:
         require_same(manifest.snapshot_id, manifest.state.identity, self._identity)
         self._require_form(manifest)
         _require_request(manifest, spec)
-        claim = snapshot.claim(self._owner, claimant)
-        try:
-            image = self._load(snapshot, claim)
-        except BaseException:
-            claim.release()
-            raise
+        self._require_length(spec)
+        with self._memory.reserve(sum(payload.data_bytes for payload in manifest.payloads)) as reserved:
+            claim = snapshot.claim(self._owner, claimant)
+            try:
+                image = self._load(snapshot, claim)
+            except BaseException:
+                claim.release()
+                raise
+            reserved.hold(image)
         return Restored(image, manifest.request.output, manifest.request.cached_tokens, claim)
 
     def discard(self, spec: GenerateSpec) -> None:
@@ -92,10 +108,18 @@ class Restoring:
     def _load(self, snapshot: CommittedSnapshot, claim: Claim) -> StateImage:
         state, ranks = snapshot.manifest.state, []
         for rank in range(state.tp_size):
-            ranks.append(snapshot.load(rank))
             # A large state takes a while to read.
-            claim.renew()
+            ranks.append(snapshot.load(rank, claim.keep))
+        claim.renew()
         return StateImage(state.computed, tuple(ranks))
+
+    def _require_length(self, spec: GenerateSpec) -> None:
+        """Asked before gigabytes are read; the engine asks again, of its pools too."""
+        if (length := len(spec.prompt) + spec.sampling.max_tokens) > self._max_len:
+            raise SnapshotCapacity(
+                f"snapshot {spec.snapshot_id} does not fit here: its request may have {length} tokens, this worker "
+                f"serves at most {self._max_len}"
+            )
 
     def _require_form(self, manifest: Manifest) -> None:
         """Raises SnapshotLayoutMismatch unless the payloads have exactly the tensors that the state is made of."""

@@ -10,6 +10,7 @@ from decode_service.snapshots.commands import SnapshotDone
 from decode_service.snapshots.copying import PeriodicCopies
 from decode_service.snapshots.identity import snapshot_identity
 from decode_service.snapshots.images import StateImages
+from decode_service.snapshots.memory import ImageMemory
 from decode_service.snapshots.restoring import Restored, Restoring
 from decode_service.snapshots.taking import SnapshotTaking
 from decode_service.snapshots.threads import FolderThreads, SharedLook
@@ -47,9 +48,10 @@ class Snapshots:
         """What takes snapshots of an engine that was loaded. `post` takes commands for its thread."""
         built, facts = loaded.built, loaded.engine.facts
         assert built is not None, "there is no state to take"
-        images = StateImages(built.storage, built.slots, facts.page_tokens, facts.window)
+        memory = ImageMemory(self._config.host_bytes)
+        images = StateImages(built.storage, built.slots, facts.page_tokens, facts.window, memory)
         identity = snapshot_identity(loaded.identity)
-        self._restoring = Restoring(self._folder, images.form, identity, self._owner)
+        self._restoring = Restoring(self._folder, images.form, memory, identity, self._owner, facts.max_len)
         return SnapshotTaking(loaded.engine, images, self._writing, identity, post)
 
     @staticmethod

@@ -14,7 +14,7 @@ from decode_service.snapshots.images import StateImages
 from decode_service.snapshots.writing import SnapshotWriting, Written
 from segue.batch.request import Request
 from segue.engine import Engine
-from segue.errors import ServingError, SnapshotNotReady
+from segue.errors import QueueFull, ServingError, SnapshotCapacity, SnapshotNotReady
 from segue.ids import Handle
 from segue.state.snapshot.manifest import ManifestRequest, ManifestState
 from segue.wire import SnapshotFigures, sampling_to_json
@@ -121,7 +121,11 @@ class SnapshotTaking:
         if request is None:
             return False
         assert request.tables is not None, "a decoding request owns its state"
-        image = self._images.take(request.tables, request.computed)
+        try:
+            image = self._images.take(request.tables, request.computed)
+        except (QueueFull, SnapshotCapacity) as error:
+            self._engine.unpark(command.handle)
+            raise SnapshotNotReady(error.message) from error
         described = self._described(request, command), self._state(request)
         if command.copy:
             self._engine.unpark(command.handle)

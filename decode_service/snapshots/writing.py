@@ -94,7 +94,7 @@ class SnapshotWriting:
     ) -> Written:
         if self._closing:
             raise _ending()
-        with self._folder.begin(image.bytes, snapshot_id) as writer:
+        with self._folder.begin(image.bytes, snapshot_id, periodic=request.kind == "periodic") as writer:
             payloads = tuple(writer.write_rank(rank, [*payload.values()]) for rank, payload in enumerate(image.ranks))
             manifest = Manifest(
                 version=FORMAT_VERSION,

@@ -9,6 +9,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from segue.errors import SnapshotError
+from segue.state.snapshot.committed import read_marker
 from segue.state.snapshot.disk import NotRegular, folder_bytes, open_regular, read_bounded
 from segue.state.snapshot.ground import Ground, is_committed, withdraw
 from segue.state.snapshot.locks import try_lock
@@ -53,6 +55,17 @@ def withdraw_useless(ground: Ground) -> list[Path]:
             if _withdraw_if_useless(ground, folder):
                 useless.append(folder)
     return useless
+
+
+def unclaimed_copies(ground: Ground) -> list[Path]:
+    """Folders of periodic copies that nobody goes on from at this moment, the newest first. Raises OSError."""
+    found = []
+    for folder in snapshot_folders(ground):
+        with suppress(SnapshotError, OSError):
+            kind = read_marker(ground, folder.name).kind
+            if kind == "periodic" and ground.possible_claim(folder.name) is None:
+                found.append(((folder / MARKER).stat().st_mtime_ns, folder))
+    return [folder for _, folder in sorted(found, reverse=True)]
 
 
 def is_expired(ground: Ground, snapshot_id: str) -> bool:

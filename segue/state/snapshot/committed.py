@@ -1,6 +1,7 @@
 """A snapshot that is complete and visible: its manifest was checked, its payloads are checked as they are read."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -34,13 +35,13 @@ class CommittedSnapshot:
         """
         return take_claim(self._ground, self.manifest.snapshot_id, owner, claimant)
 
-    def load(self, rank: int) -> dict[str, PayloadTensor]:
-        """One rank's tensors by name, in memory of their own, every byte verified.
+    def load(self, rank: int, beat: Callable[[], None] = lambda: None) -> dict[str, PayloadTensor]:
+        """One rank's tensors by name, in memory of their own, every byte verified; `beat` is called now and then.
 
         Raises SnapshotDigestMismatch naming file and tensor, SnapshotNotFound when it is gone, or SnapshotFailed.
         """
         assert 0 <= rank < len(self.manifest.payloads), f"the snapshot has no rank {rank}"
-        return self._read(self.manifest.payloads[rank], read_payload)
+        return self._read(self.manifest.payloads[rank], partial(read_payload, beat=beat))
 
     def verify(self) -> None:
         """Reads and checks all ranks, and keeps nothing. Raises what `load` does."""

@@ -12,7 +12,8 @@ class SnapshotConfig:
 
     `folder` empty turns snapshots off. `key_file` names a file with a secret of at least 16 bytes: snapshots are then
     signed with it, and others refused. `bytes_max`, `count_max` and `expire_s` bound what is kept. A claim stands for
-    `claim_s` unless it is renewed. Running requests are copied every `every_tokens` tokens or `every_s` seconds (0:
+    `claim_s` unless it is renewed. A worker has images of states in host memory, on their way to the folder or from it,
+    of `host_bytes` at most. Running requests are copied every `every_tokens` tokens or `every_s` seconds (0:
     not).
     """
 
@@ -22,11 +23,12 @@ class SnapshotConfig:
     count_max: int = 1024
     expire_s: float = 86400.0
     claim_s: float = 60.0
+    host_bytes: int = 8 << 30
     every_tokens: int = 0
     every_s: float = 0.0
 
     def __post_init__(self) -> None:
-        require_at_least_one("snapshot.", self, "bytes_max", "count_max")
+        require_at_least_one("snapshot.", self, "bytes_max", "count_max", "host_bytes")
         require_above_zero("snapshot.", self, "expire_s", "claim_s")
         require_not_negative("snapshot.", self, "every_tokens", "every_s")
         if self.key_file and not self.folder:

@@ -13,7 +13,7 @@ from segue.errors import (
     SnapshotNotFound,
     SnapshotsOff,
 )
-from segue.state.snapshot.census import is_expired, snapshot_folders, take_census, withdraw_useless
+from segue.state.snapshot.census import is_expired, snapshot_folders, take_census, unclaimed_copies, withdraw_useless
 from segue.state.snapshot.claim import Claim
 from segue.state.snapshot.committed import CommittedSnapshot, read_committed, read_marker
 from segue.state.snapshot.config import SnapshotConfig
@@ -52,10 +52,12 @@ class SnapshotFolder:
             raise ConfigError(f"snapshot.folder {config.folder} is no folder", param="folder")
         if not os.access(ground.root, os.R_OK | os.W_OK | os.X_OK):
             raise ConfigError(f"snapshot.folder {config.folder} is not writable", param="folder")
-        if not config.key_file and ground.root.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        about = ground.root.stat()
+        foreign = about.st_uid not in (os.geteuid(), 0)
+        if not config.key_file and (foreign or about.st_mode & (stat.S_IWGRP | stat.S_IWOTH)):
             raise ConfigError(
                 f"snapshot.folder {config.folder} can be written by others, who could put snapshots there: take that "
-                "from them (chmod go-w), or set snapshot.key_file",
+                "from them (chown, chmod go-w), or set snapshot.key_file",
                 param="folder",
             )
         try:
@@ -65,10 +67,11 @@ class SnapshotFolder:
             raise ConfigError(f"snapshot.folder {config.folder} is not usable: {error}", param="folder") from error
         return SnapshotFolder(ground)
 
-    def begin(self, bytes_expected: int, snapshot_id: str | None = None) -> SnapshotWriter:
+    def begin(self, bytes_expected: int, snapshot_id: str | None = None, *, periodic: bool = False) -> SnapshotWriter:
         """Room for a snapshot of so many bytes of tensors, once those are removed that nobody needs.
 
-        It is called `snapshot_id` if whoever asked for it has drawn a name, which must be new. Raises
+        It is called `snapshot_id` if whoever asked for it has drawn a name, which must be new. Where there is no room,
+        the oldest `periodic` copies make it, unless this is one, too: a request goes on without them. Raises
         SnapshotFolderFull naming the limit, or SnapshotFailed.
         """
         assert bytes_expected >= 0, "a size is not negative"
@@ -76,7 +79,7 @@ class SnapshotFolder:
         self.sweep()
         ground = self._ground
         with ground.lock.held(), disk_errors(f"cannot begin a snapshot in {ground.root}"):
-            self._require_room(bytes_expected)
+            self._make_room(bytes_expected, periodic=periodic)
             return SnapshotWriter(ground, snapshot_id or new_id(), bytes_expected)
 
     def read(self, snapshot_id: str) -> CommittedSnapshot:
@@ -142,6 +145,21 @@ class SnapshotFolder:
         for folder in useless:
             remove_folder(folder)
         return len(useless)
+
+    def _make_room(self, bytes_expected: int, *, periodic: bool) -> None:
+        evictable: list[Path] | None = [] if periodic or bytes_expected > self._ground.config.bytes_max else None
+        while True:
+            try:
+                self._require_room(bytes_expected)
+            except SnapshotFolderFull:
+                if evictable is None:
+                    evictable = unclaimed_copies(self._ground)
+                if not evictable:
+                    raise
+                withdraw(evicted := evictable.pop())
+                remove_folder(evicted)
+            else:
+                return
 
     def _require_room(self, bytes_expected: int) -> None:
         ground, config = self._ground, self._ground.config

@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -53,15 +54,17 @@ def write_payload(folder: Path, snapshot_id: str, rank: int, tensors: Sequence[P
     return PayloadFile(rank, path.name, len(header) + sum(record.byte_count for record in records), records)
 
 
-def read_payload(folder: Path, snapshot_id: str, payload: PayloadFile) -> dict[str, PayloadTensor]:
-    """Reads and verifies the file, into memory of its own.
+def read_payload(
+    folder: Path, snapshot_id: str, payload: PayloadFile, *, beat: Callable[[], None] = lambda: None
+) -> dict[str, PayloadTensor]:
+    """Reads and verifies the file, into memory of its own; `beat` is called after each tensor.
 
     Raises SnapshotDigestMismatch naming file and tensor, FileNotFoundError, or SnapshotFailed.
     """
     path = folder / payload.file
     with _opened(path, snapshot_id, payload) as (descriptor, offset):
         whole = np.empty(payload.data_bytes, dtype=np.uint8)
-        _verify(path, payload, lambda start, stop: _read_chunk(descriptor, offset + start, whole[start:stop].data))
+        _verify(path, payload, partial(_read_into, descriptor, offset, whole.data), beat)
     return {
         record.name: PayloadTensor(record.name, record.dtype, record.shape, whole[record.start : record.stop])
         for record in payload.tensors
@@ -137,7 +140,9 @@ def _opened(path: Path, snapshot_id: str, payload: PayloadFile) -> Iterator[tupl
         os.close(descriptor)
 
 
-def _verify(path: Path, payload: PayloadFile, read: Callable[[int, int], bytes]) -> None:
+def _verify(
+    path: Path, payload: PayloadFile, read: Callable[[int, int], bytes], beat: Callable[[], None] = lambda: None
+) -> None:
     """`read` has bytes [start, stop) of the tensors read, and tells their digest."""
     with _hashing() as pool, disk_errors(f"cannot read {path}"):
         reading = [
@@ -150,6 +155,11 @@ def _verify(path: Path, payload: PayloadFile, read: Callable[[int, int], bytes])
                 raise SnapshotDigestMismatch(
                     f"'{record.name}' in {path.name} is not what was written: its digest is another"
                 )
+            beat()
+
+
+def _read_into(descriptor: int, offset: int, whole: memoryview, start: int, stop: int) -> bytes:
+    return _read_chunk(descriptor, offset + start, whole[start:stop])
 
 
 def _read_chunk(descriptor: int, start: int, into: memoryview) -> bytes:

@@ -10,6 +10,7 @@ from decode_service.retraction.parts import retraction_parts
 from decode_service.snapshots.commands import SnapshotDone, WriteSnapshot
 from decode_service.snapshots.identity import snapshot_identity
 from decode_service.snapshots.images import StateImages
+from decode_service.snapshots.memory import ImageMemory
 from decode_service.snapshots.restoring import Restored, Restoring
 from decode_service.snapshots.taking import SnapshotTaking
 from decode_service.snapshots.writing import SnapshotWriting, Written
@@ -34,6 +35,7 @@ class Room:
     restoring: Restoring
     done: list[SnapshotDone]
     writing: SnapshotWriting
+    memory: ImageMemory
     tokens: dict[Handle, list[EmittedToken]] = field(default_factory=dict)
     ended: list[Ended] = field(default_factory=list)
 
@@ -98,7 +100,8 @@ class Room:
 
 @contextmanager
 def room(model: Path, folder: Path, **changes: object) -> Iterator[Room]:
-    """Ended with all its ranks when the block ends."""
+    """Ended with all its ranks when the block ends. `image_bytes` bounds images in memory, the rest is the engine's."""
+    image_bytes = int(str(changes.pop("image_bytes", 64 << 20)))
     small: dict[str, object] = {"state_bytes": 8 << 20, "max_len": 512, "chunk_tokens": 32}
     config = engine_config(model, "both", **{**small, **changes})
     parts = retraction_parts(RetractionConfig(host_bytes=4 << 20), config.page_tokens)
@@ -107,12 +110,15 @@ def room(model: Path, folder: Path, **changes: object) -> Iterator[Room]:
     assert built is not None
     writing = SnapshotWriting(SnapshotFolder.open(SnapshotConfig(folder=str(folder))))
     try:
-        images = StateImages(built.storage, built.slots, config.page_tokens, loaded.engine.facts.window)
+        memory = ImageMemory(image_bytes)
+        images = StateImages(built.storage, built.slots, config.page_tokens, loaded.engine.facts.window, memory)
         identity = snapshot_identity(loaded.identity)
         done: list[SnapshotDone] = []
         taking = SnapshotTaking(loaded.engine, images, writing, identity, done.append)
         snapshots = SnapshotFolder.open(SnapshotConfig(folder=str(folder)))
-        yield Room(loaded, taking, Restoring(snapshots, images.form, identity, "here"), done, writing)
+        max_len = loaded.engine.facts.max_len
+        restoring = Restoring(snapshots, images.form, memory, identity, "here", max_len)
+        yield Room(loaded, taking, restoring, done, writing, memory)
     finally:
         writing.close()
         if built.crew is not None:

@@ -1,13 +1,24 @@
 """What a folder may hold, for how long, and what it says when that is too little."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from segue.errors import ConfigError, SnapshotFolderFull, SnapshotNotFound, SnapshotsOff
 from segue.state.snapshot.folder import SnapshotFolder
-from tests.state.snapshot.sample import config, later, leftovers, open_folder, tensor_bytes, write_one
+from tests.state.snapshot.sample import (
+    RANKS,
+    config,
+    later,
+    leftovers,
+    manifest_of,
+    open_folder,
+    tensor_bytes,
+    tensors,
+    write_one,
+)
 
 
 def test_one_snapshot_too_many_is_refused(tmp_path: Path) -> None:
@@ -26,6 +37,39 @@ def test_bytes_beyond_the_limit_are_refused(tmp_path: Path) -> None:
     with pytest.raises(SnapshotFolderFull, match=r"snapshot\.bytes_max allows 30000"):
         folder.begin(30_000)
     assert len(leftovers(tmp_path)) == 1
+
+
+def write_copy(folder: SnapshotFolder) -> str:
+    with folder.begin(tensor_bytes(), periodic=True) as writer:
+        payloads = [writer.write_rank(rank, tensors(rank)) for rank in range(RANKS)]
+        made = manifest_of(writer, payloads)
+        writer.commit(replace(made, request=replace(made.request, kind="periodic")))
+    return writer.snapshot_id
+
+
+def test_copies_make_room_for_what_is_no_copy_the_oldest_first(tmp_path: Path) -> None:
+    folder = open_folder(tmp_path, count_max=3)
+    copies = [write_copy(folder) for _ in range(3)]
+    with pytest.raises(SnapshotFolderFull, match="count_max"):
+        write_copy(folder)
+    claim = folder.read(copies[0]).claim("whoever goes on from it")
+    first = write_one(folder)
+    assert {one.snapshot_id for one in folder.list()} == {copies[0], copies[2], first}
+    second = write_one(folder)
+    assert {one.snapshot_id for one in folder.list()} == {copies[0], first, second}
+    with pytest.raises(SnapshotFolderFull, match="count_max"):
+        write_one(folder)
+    claim.release()
+    third = write_one(folder)
+    assert sorted(leftovers(tmp_path)) == sorted([first, second, third])
+
+
+def test_what_never_has_room_drives_no_copy_out(tmp_path: Path) -> None:
+    folder = open_folder(tmp_path, bytes_max=30_000)
+    copy = write_copy(folder)
+    with pytest.raises(SnapshotFolderFull, match="bytes_max"):
+        folder.begin(30_001)
+    assert leftovers(tmp_path) == [copy]
 
 
 def test_what_is_being_written_counts_as_if_it_were_there(tmp_path: Path) -> None:
