@@ -74,6 +74,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ServingError as error:
         print(f"segue: error: {error.message}", file=sys.stderr)
         return EXIT_FAILED
+    except BrokenPipeError:
+        # Whoever reads what we print has had enough; what is left in the buffer has nowhere to go.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_OK
     except KeyboardInterrupt:
         return EXIT_OK
 

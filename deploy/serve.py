@@ -122,6 +122,8 @@ class _Deployment:
         for task in self._tasks:
             if task.done():
                 goal.cancel()
+                # Those that it gathers are cancelled with it, and somebody must have looked at it.
+                await asyncio.gather(goal, return_exceptions=True)
                 task.result()
         return not stopped.done()
 
@@ -178,6 +180,10 @@ def check(settings: Settings) -> None:
     model = settings.engine.model
     if not model.is_dir():
         raise ConfigError(f"there is no model folder {model}", param="model")
+    if settings.snapshot.folder:
+        from segue.state.snapshot.folder import SnapshotFolder
+
+        SnapshotFolder.open(settings.snapshot)
     host, port = settings.router.host, settings.router.port
     with contextlib.closing(socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 
 from segue.config import require_above_zero, require_at_least_one, require_not_negative
 from segue.errors import ConfigError
@@ -25,14 +26,16 @@ class RouterConfig:
     session may take to come back before its requests are continued elsewhere; they are at once where nobody listens any
     more.
     `breaker_faults` server faults in a row take a worker out for `breaker_cooldown_s`. `api_key` empty means that
-    everybody may call, `admin_key` empty that nobody may take, see or resume snapshots; a worker gets
-    `snapshot_timeout_s` to write one, or to check its digests.
+    everybody may call, `admin_key` empty that nobody may take, see or resume snapshots; each may be in a file instead,
+    which nobody sees in a list of processes. A worker gets `snapshot_timeout_s` to write one, or to check its digests.
     """
 
     host: str = "127.0.0.1"
     port: int = 8000
     api_key: str = ""
+    api_key_file: str = ""
     admin_key: str = ""
+    admin_key_file: str = ""
     placement: str = PlacementPolicy.LEAST_LOADED.value
     inflight_max: int = 512
     queue_max: int = 1024
@@ -57,6 +60,8 @@ class RouterConfig:
     breaker_cooldown_s: float = 5.0
 
     def __post_init__(self) -> None:
+        for name in ("api_key", "admin_key"):
+            object.__setattr__(self, name, self._key(name))
         if self.placement not in [policy.value for policy in PlacementPolicy]:
             known = ", ".join(policy.value for policy in PlacementPolicy)
             raise ConfigError(f"router.placement is '{self.placement}', it must be one of {known}", param="placement")
@@ -76,6 +81,21 @@ class RouterConfig:
                 f"router.heartbeat_timeout_s {self.heartbeat_timeout_s} must be above heartbeat_s {self.heartbeat_s}",
                 param="heartbeat_timeout_s",
             )
+
+    def _key(self, name: str) -> str:
+        """What the setting says, or the file that is named beside it."""
+        given, file = str(getattr(self, name)), str(getattr(self, f"{name}_file"))
+        if not file:
+            return given
+        try:
+            key = Path(file).read_text().strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"cannot read router.{name}_file {file}: {error}", param=f"{name}_file") from error
+        if not key:
+            raise ConfigError(f"router.{name}_file {file} is empty", param=f"{name}_file")
+        if given not in ("", key):
+            raise ConfigError(f"router.{name} and router.{name}_file say different keys", param=name)
+        return key
 
 
 _COUNTS = ("inflight_max", "choices_max", "body_bytes_max", "attempts_max", "breaker_faults")
