@@ -133,7 +133,7 @@ class Dispatch:
                 self._inbox = None
                 continue
             except ServingError as error:
-                link.breaker.fail(error, self._now())
+                self._blame(link, error)
                 self._leg.withdraw()
                 raise
             if arrived.token_ids or arrived.scores:
@@ -183,7 +183,7 @@ class Dispatch:
         """Whether an attempt ended but the output did not. Raises the error of one that must not be tried again."""
         if ended.reason is FinishReason.MOVED and (not ended.snapshot_id or self._kept.leave(ended.snapshot_id)):
             # It may be long since it said so: whoever reads this waits for its client in between.
-            link.note_draining(self._worker_id)
+            link.draining = link.draining or link.is_still(self._worker_id)
             link.breaker.withdraw()
             self._leg.withdraw()
             if ended.snapshot_id:
@@ -202,10 +202,15 @@ class Dispatch:
         if self._leg.blamed(error, self._now()) or self._moved.blamed(error):
             link.breaker.withdraw()
             return True
-        link.breaker.fail(error, self._now())
+        self._blame(link, error)
         if isinstance(error, WorkerUnavailable):
             return True
         raise error
+
+    def _blame(self, link: Link, error: ServingError) -> None:
+        """What an earlier process did is no fault of the one that is there by now."""
+        if link.is_still(self._worker_id):
+            link.breaker.fail(error, self._now())
 
     def _ended_unseen(self) -> Ended | None:
         """The end of an output whose every token arrived while the word of its end was lost with its worker."""
@@ -339,10 +344,9 @@ class Dispatch:
         return None
 
     def _is_home_there(self) -> bool:
-        """Whether the worker that had the choice last is still the one at its address."""
+        """Whether the worker that had the choice last has not ended."""
         link = self._link
-        about = None if link is None or link.state is not LinkState.READY else link.description
-        return about is not None and about.worker_id == self._worker_id
+        return link is not None and link.state is LinkState.READY and link.is_still(self._worker_id)
 
     def _without_snapshot(self) -> set[str]:
         """Workers that cannot go on from the snapshot, while that is what the choice goes on from."""

@@ -141,14 +141,12 @@ class Link:
 
     def dismiss(self, inbox: Inbox, worker_id: WorkerId) -> None:
         """Nobody goes on from the state of a choice that has left that worker. Nothing happens when that is gone."""
-        here = self.description is not None and self.description.worker_id == worker_id
-        if here and self.state is LinkState.READY:
+        if self.is_still(worker_id) and self.state is LinkState.READY:
             self._mail.drop(inbox.handle, inbox.attempt)
 
-    def note_draining(self, worker_id: WorkerId) -> None:
-        """That worker lets go of what it has. Nothing happens when another process is there by now."""
-        if self.description is not None and self.description.worker_id == worker_id:
-            self.draining = True
+    def is_still(self, worker_id: WorkerId) -> bool:
+        """Whether that process is the one that was here last, so that what it has said is said of this."""
+        return self.description is not None and self.description.worker_id == worker_id
 
     def finish(self, inbox: Inbox, kept: int) -> None:
         """The choice ends after `kept` output tokens, all of which have been seen."""

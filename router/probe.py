@@ -18,7 +18,7 @@ async def nobody_listens(address: str, timeout_s: float) -> bool:
             for *_, there in found:
                 if not await _refused(str(there[0]), int(there[1])):
                     return False
-    except OSError:
+    except (OSError, UnicodeError):
         return False
     return bool(found)
 

@@ -7,6 +7,7 @@ _RESUMED = ("tests/router/test_snapshots_resumed.py",)
 _KEPT = ("tests/router/test_snapshots_kept.py",)
 _PLACED = ("tests/router/test_snapshots_placed.py",)
 _PARKED = ("tests/router/test_parked.py",)
+_LATE = ("tests/router/test_read_late.py",)
 
 _CHOICE = "router/choice.py"
 _DISPATCH = "router/dispatch.py"
@@ -220,5 +221,27 @@ MUTANTS = (
         "            self._grace.cancel()\n            self._grace = None\n        self._epoch",
         "            self._grace = None\n        self._epoch",
         ("tests/router/test_probe.py",),
+    ),
+    Mutant(
+        "what an earlier process said drains its successor",
+        _DISPATCH,
+        "link.draining = link.draining or link.is_still(self._worker_id)",
+        "link.draining = True",
+        _LATE,
+    ),
+    Mutant("a choice is there until that is read", _DISPATCH, " or self._inbox.settled:", ":", _LATE),
+    Mutant(
+        "an earlier process's fault is blamed on its successor",
+        _DISPATCH,
+        "        if link.is_still(self._worker_id):",
+        "        if True:",
+        _LATE,
+    ),
+    Mutant(
+        "parked, and not waited for until the worker has ended",
+        _DISPATCH,
+        "if self._kept.parked and self._is_home_there():",
+        "if False:",
+        _PARKED,
     ),
 )

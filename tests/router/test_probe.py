@@ -48,7 +48,9 @@ async def test_a_name_is_listened_at_if_any_of_its_addresses_is() -> None:
         assert not await nobody_listens(f":{port}", 5.0)
 
 
-@pytest.mark.parametrize("address", ["nowhere.invalid:80", "unix:worker.sock", "127.0.0.1:x", "127.0.0.1"])
+@pytest.mark.parametrize(
+    "address", ["nowhere.invalid:80", "no..name:80", "unix:worker.sock", "127.0.0.1:x", "127.0.0.1"]
+)
 async def test_what_cannot_be_asked_tells_nothing(address: str) -> None:
     assert not await nobody_listens(address, 5.0)
 

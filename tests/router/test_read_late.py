@@ -9,14 +9,16 @@ import orjson
 from starlette.types import Message
 
 from router.generate import completion_endpoint
+from segue.batch.request import FinishReason
+from segue.errors import WorkerUnavailable
 from tests.router.reading import Reading, reading_from
-from tests.router.served import Served, answer, served
+from tests.router.served import Served, answer, served, turn
 from tests.router.snapshotting import COMPLETIONS, KEEPING, NAMED, code, take, until_taken
 from tests.support.fake_folder import FakeFolder
 from tests.support.fake_worker import FakeWorker
 
 STALLED = "stalled"
-CONFIG = replace(KEEPING, continuation_grace_s=60.0)
+CONFIG = replace(KEEPING, continuation_grace_s=60.0, breaker_faults=1, breaker_cooldown_s=60.0)
 
 
 class Client:
@@ -81,6 +83,17 @@ async def test_what_left_the_process_before_keeps_nothing_from_its_successor() -
         await new.until(lambda: bool(new.live))
         assert new.specs[0].snapshot_id
         assert router.shell.fleet.ready
+
+
+async def test_the_fault_of_the_process_before_is_not_its_successors() -> None:
+    async with stalled() as (worker, router, client, stack):
+        worker.end(next(iter(worker.live)), FinishReason.ERROR, WorkerUnavailable("its drain is over"))
+        (link,) = router.shell.fleet.links
+        while link.load:
+            await turn()
+        new = await followed(worker, router, stack)
+        client.takes.set()
+        await new.until(lambda: bool(new.live))
 
 
 async def test_nobody_parks_another_choice_in_its_place() -> None:
