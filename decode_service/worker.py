@@ -63,6 +63,11 @@ from segue.wire.channel import PLAIN, TlsConfig
 
 log = logging.getLogger(__name__)
 
+ENDING_SHARE = 0.5
+"""Of a drain's budget: when less is left, routers hear that the worker is ending. Before, most streams end by themselves
+and need no way out; what is left then is for writing the others, at a disk's speed, one after another.
+"""
+
 
 class Worker:
     """Event-loop thread only. `broken` ends with the error that ended the engine thread, if one ever does."""
@@ -96,7 +101,7 @@ class Worker:
         self._servings: Servings | None = None
         # States that the engine thread keeps of requests that have left.
         self._kept_count = 0
-        self._draining = False
+        self._draining = self._ending = False
         self._refusal: str | None = "the worker is still loading"
         self._identity: Identity | None = None
         self._over = False
@@ -209,7 +214,9 @@ class Worker:
             silence_s=self._config.silence_s,
         )
         self._attachments.attach(session, stream)
-        if self._draining:
+        if self._ending:
+            stream.end_soon()
+        elif self._draining:
             stream.drain()
         if self._over:
             # A router that comes back is told what it has missed, and keeps nobody from closing the port.
@@ -255,6 +262,7 @@ class Worker:
         self._attachments.end_grace()
         for stream in self._attachments.streams:
             stream.drain()
+        ending = asyncio.get_running_loop().call_later(budget_s * (1 - ENDING_SHARE), self._say_ending)
         try:
             async with asyncio.timeout(budget_s):
                 while (self._ledger.live or self._kept_count) and not self._over:
@@ -263,6 +271,8 @@ class Worker:
         except TimeoutError:
             left = len(self._ledger.live)
             log.warning("%d requests did not finish, %d states were left, in %.0f s", left, self._kept_count, budget_s)
+        finally:
+            ending.cancel()
         self._mailbox.put(None)
         self._end_all(WorkerUnavailable(f"worker {self.worker_id} shut down before the request was finished"))
         if self._servings is not None:
@@ -273,6 +283,11 @@ class Worker:
             self._sweeping.cancel()
         if self._snapshots is not None:
             await self._snapshots.close()
+
+    def _say_ending(self) -> None:
+        self._ending = True
+        for stream in self._attachments.streams:
+            stream.end_soon()
 
     def _end_all(self, error: ServingError) -> None:
         """The engine is not listened to any more: every live request ends with `error`, every stream after it."""
