@@ -64,8 +64,8 @@ from segue.wire.channel import PLAIN, TlsConfig
 log = logging.getLogger(__name__)
 
 ENDING_SHARE = 0.5
-"""Of a drain's budget: when less is left, routers hear that the worker is ending. Before, most streams end by themselves
-and need no way out; what is left then is for writing the others, at a disk's speed, one after another.
+"""Of a drain's budget: when less is left, routers hear that the worker is ending. Before, most streams end by
+themselves and need no way out; what is left then is for writing the others, at a disk's speed, one after another.
 """
 
 
@@ -164,10 +164,7 @@ class Worker:
 
         Raises SnapshotsOff, SnapshotNotReady, or what kept it from being written.
         """
-        about = self.snapshots.about(asked.about)
-        command = WriteSnapshot(
-            asked.handle, asked.attempt, "copy" if asked.copy else "export", asked.served, about, asked.snapshot_id
-        )
+        command = WriteSnapshot.of(asked, self.snapshots.about(asked.about))
         if self._ledger.find(asked.router_id, asked.handle, asked.attempt) is None or self._over:
             raise SnapshotNotReady(f"worker {self.worker_id} has no live request {asked.handle} of {asked.router_id}")
         self._mailbox.offer(command)

@@ -11,6 +11,7 @@ from segue.errors import SnapshotFailed, WorkerUnavailable
 from segue.ids import RequestId
 from segue.state.snapshot.names import new_id
 from tests.decode_service.snapshots.keepers import asking_for, going_on, keeper, snapshots_in, stalled
+from tests.decode_service.snapshots.test_lost import folder_at
 from tests.decode_service.snapshots.test_over_the_wire import asking, joined, undisturbed
 
 pytestmark = pytest.mark.long
@@ -26,10 +27,12 @@ async def test_a_worker_that_drains_ends_when_every_request_was_taken(model: Pat
             await source.told(handle, 5)
         ending = asyncio.create_task(source.host.worker.drain(60))
         # Not all at once: until the last of them the worker drains, and answers.
-        taken = [await source.take(handle) for handle in handles]
+        parked = [replace(asking_for(handle), parked=True) for handle in handles]
+        taken = [await source.router.take_snapshot(one) for one in parked]
         await asyncio.wait_for(ending, 20)
         first = [await source.end(handle) for handle in handles]
         assert [source.stream.ended[handle].reason for handle in handles] == [FinishReason.MOVED] * 3
+    assert {one.kind for one in folder_at(tmp_path).list()} == {"parked"}
     async with keeper(model, tmp_path) as target:
         for one, told, snapshot in zip(asked, first, taken, strict=True):
             rest = replace(going_on(one, snapshot.snapshot_id, told.tokens), claimant=ME, snapshot_doubtful=True)
