@@ -36,7 +36,6 @@ from segue.errors import (
     InvalidRequest,
     RankLost,
     ServingError,
-    SnapshotFailed,
     SnapshotNotReady,
     SnapshotsOff,
     WorkerUnavailable,
@@ -162,7 +161,7 @@ class Worker:
     async def take_snapshot(self, asked: TakeSnapshot) -> SnapshotTaken:
         """Writes the whole state of a live request. Returns when it is durable.
 
-        Raises SnapshotsOff, SnapshotNotReady, or what kept it from being written.
+        Raises SnapshotsOff, SnapshotNotReady, what kept it from being written, or WorkerUnavailable: it may still be.
         """
         command = WriteSnapshot.of(asked, self.snapshots.about(asked.about))
         if self._ledger.find(asked.router_id, asked.handle, asked.attempt) is None or self._over:
@@ -172,7 +171,10 @@ class Worker:
         first: set[asyncio.Future[Any]] = {answer, self._ended}
         await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
         if not answer.done():
-            raise SnapshotFailed(f"worker {self.worker_id} ended before the snapshot was durable")
+            # What is being written is finished: a failure is what was not written and never will be.
+            raise WorkerUnavailable(
+                f"worker {self.worker_id} ends: nobody knows whether snapshot {asked.snapshot_id} comes to be"
+            )
         written = answer.result()
         return SnapshotTaken(written.snapshot_id, written.computed, written.bytes)
 

@@ -242,7 +242,10 @@ class SnapshotFolderFull(SnapshotError):
 
 
 class SnapshotFailed(SnapshotError):
-    """The disk of the snapshot folder failed; the message says at what, where and how."""
+    """The disk of the snapshot folder failed; the message says at what, where and how.
+
+    One that was to be written was not, and will not be.
+    """
 
     kind = ErrorKind(503, "UNAVAILABLE", "server_error", "snapshot_failed")
 

@@ -50,7 +50,8 @@ class SnapshotWriting:
     ) -> "Future[Written]":
         """Begins to write, under the name that was drawn for it, if one was.
 
-        The future ends with what was written, or with the ServingError that kept it from being: after `close`, at once.
+        The future ends with what was written, or with the ServingError that kept it from being, for good: after
+        `close`, at once.
         """
         with self._counting:
             if self._closing:
@@ -112,4 +113,5 @@ class SnapshotWriting:
 
 
 def _ending() -> SnapshotFailed:
+    """Of what was not begun, and never will be."""
     return SnapshotFailed("the worker ends before the snapshot was written")

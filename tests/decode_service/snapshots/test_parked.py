@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from segue.batch.request import FinishReason
-from segue.errors import SnapshotFailed, WorkerUnavailable
+from segue.errors import WorkerUnavailable
 from segue.ids import RequestId
 from segue.state.snapshot.names import new_id
 from tests.decode_service.snapshots.keepers import asking_for, going_on, keeper, snapshots_in, stalled
@@ -56,7 +56,7 @@ async def test_a_request_that_waits_for_room_is_taken_when_it_has_its_turn(model
 
 
 async def test_what_is_written_when_the_budget_ends_is_there_for_the_next_worker(model: Path, tmp_path: Path) -> None:
-    """Its router is told of a failure: whether it came to be only the folder knows."""
+    """Its router is told that nobody knows: whether it came to be only the folder does."""
     asked = asking()
     async with keeper(model, tmp_path) as source:
         handle = await source.begin(asked)
@@ -67,7 +67,7 @@ async def test_what_is_written_when_the_budget_ends_is_there_for_the_next_worker
             while not source.engine.live_requests()[0].pinned:
                 await source.status()
             ending = asyncio.create_task(source.host.worker.drain(0.1))
-            with pytest.raises(SnapshotFailed, match="ended before"):
+            with pytest.raises(WorkerUnavailable, match="nobody knows"):
                 await taking
         first = await source.end(handle)
         assert isinstance(source.stream.ended[handle].error, WorkerUnavailable)
