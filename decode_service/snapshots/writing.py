@@ -69,10 +69,6 @@ class SnapshotWriting:
             if not self._closing:
                 self._pool.submit(self._delete, snapshot_id)
 
-    def finish(self) -> None:
-        """Waits until everything that was submitted is written, or has failed."""
-        self._pool.submit(lambda: None).result()
-
     def close(self) -> None:
         """Whatever is being written is finished, no other write is begun, and what nobody needs is still removed."""
         with self._counting:

@@ -12,8 +12,8 @@ class SnapshotConfig:
 
     `folder` empty turns snapshots off. `key_file` names a file with a secret of at least 16 bytes: snapshots are then
     signed with it, and others refused. `bytes_max`, `count_max` and `expire_s` bound what is kept. A claim stands for
-    `claim_s` unless it is renewed. Running requests are copied every `every_tokens` tokens or `every_s` seconds (0:
-    not).
+    `claim_s` unless it is renewed. Running requests are copied every `every_tokens` positions, prompt included, or
+    `every_s` seconds (0: not).
     """
 
     folder: str = ""
