@@ -24,7 +24,7 @@ def copies(made: Room, clock: Clock | None = None, *, every_tokens: int = 0, eve
     )
 
 
-def kept(folder: Path) -> list[int | None]:
+def kept(folder: Path) -> list[int]:
     """How many positions each copy has."""
     return sorted(one.computed or 0 for one in SnapshotFolder.open(SnapshotConfig(folder=str(folder))).list())
 
