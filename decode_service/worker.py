@@ -30,6 +30,7 @@ from kv_transfer.hosting.neighbours import Neighbours
 from kv_transfer.hosting.outlet import Outlet
 from kv_transfer.hosting.servings import Servings
 from kv_transfer.hosting.status import describe, worker_status
+from kv_transfer.hosting.tasks import OwnedTasks
 from segue.batch.request import FinishReason
 from segue.batch.role import Role
 from segue.errors import (
@@ -109,7 +110,7 @@ class Worker:
         self._idle = asyncio.Event()
         self._taking = Submissions(worker_id, self._ledger, self._mailbox, snapshots, self._control, lambda: self._over)
         self._submissions: set[asyncio.Task[bool]] = set()
-        self._sweeping: asyncio.Task[None] | None = None
+        self._sweeping = OwnedTasks(self._break)
         self._question: asyncio.Future[WorkerFigures] | None = None
 
     @property
@@ -134,7 +135,7 @@ class Worker:
         loaded = await asyncio.wrap_future(thread.built)
         self._identity = loaded.identity
         if self._snapshots is not None:
-            self._sweeping = asyncio.create_task(self._snapshots.keep_clean())
+            self._sweeping.start(self._snapshots.keep_clean())
         if loaded.built is not None and loaded.identity.facts.role is Role.DECODE:
             self._exchange = await Exchange.open(
                 self.worker_id, loaded.identity, loaded.built.storage, self._transfer, self._neighbours, self._tls
@@ -278,8 +279,7 @@ class Worker:
             await self._servings.close()
         if self._fetches is not None:
             await self._fetches.close()
-        if self._sweeping is not None:
-            self._sweeping.cancel()
+        await self._sweeping.close()
         if self._snapshots is not None:
             await self._snapshots.close()
 

@@ -10,12 +10,14 @@ import pytest
 
 from decode_service.snapshots.service import LOADS_MAX, Snapshots
 from decode_service.snapshots.threads import THREAD_NAME, FolderThreads, SharedLook
+from decode_service.worker import Worker
 from segue.errors import SnapshotFailed, SnapshotNotFound
 from segue.ids import WorkerId
 from segue.state.snapshot.config import SnapshotConfig
 from segue.state.snapshot.names import new_id
 from tests.decode_service.router_end import spec
-from tests.decode_service.snapshots.keepers import stalled
+from tests.decode_service.snapshots.keepers import BOUNDED, stalled
+from tests.handoff.pair import QUICK, engine_config, loading
 
 
 class Folder:
@@ -126,6 +128,31 @@ async def test_whoever_takes_a_moment_does_not_wait_for_states_that_are_read(tmp
     assert not any(one.done() for one in reading)
     gate.set()
     await snapshots.close()
+
+
+class Spoiled(Snapshots):
+    """Keeping it clean runs into a mistake of ours."""
+
+    async def keep_clean(self) -> None:
+        expired = -1
+        assert expired >= 0, "fewer than no snapshots have expired"
+
+
+async def test_a_mistake_in_keeping_the_folder_clean_breaks_the_worker(model: Path, tmp_path: Path) -> None:
+    name = WorkerId("w")
+    worker = Worker(QUICK, name, snapshots=Spoiled(SnapshotConfig(folder=str(tmp_path)), name))
+    await worker.start(loading(engine_config(model, "both", **BOUNDED)))
+    assert str(await asyncio.wait_for(worker.broken, 10)).startswith("fewer than no snapshots")
+    assert not worker.ready
+    await worker.drain(1)
+
+
+async def test_nobody_keeps_the_folder_clean_when_its_worker_has_ended(model: Path, tmp_path: Path) -> None:
+    name = WorkerId("w")
+    worker = Worker(QUICK, name, snapshots=Snapshots(SnapshotConfig(folder=str(tmp_path)), name))
+    await worker.start(loading(engine_config(model, "both", **BOUNDED)))
+    await worker.drain(1)
+    assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
 async def test_a_continuation_goes_without_a_copy_that_is_not_found_in_time(
