@@ -8,7 +8,6 @@ from concurrent.futures import Future
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from decode_service.attachments import Attachments
 from decode_service.commands import Collect, Command, Depart, Report, WorkerFigures
@@ -160,7 +159,8 @@ class Worker:
         return self._snapshots
 
     async def take_snapshot(self, asked: TakeSnapshot) -> SnapshotTaken:
-        """Writes the whole state of a live request. Returns when it is durable.
+        """Writes the whole state of a live request. Returns when it is durable. Whoever is cancelled before the state
+        is taken has withdrawn that.
 
         Raises SnapshotsOff, SnapshotNotReady, what kept it from being written, or WorkerUnavailable: it may still be.
         """
@@ -168,15 +168,7 @@ class Worker:
         if self._ledger.find(asked.router_id, asked.handle, asked.attempt) is None or self._over:
             raise SnapshotNotReady(f"worker {self.worker_id} has no live request {asked.handle} of {asked.router_id}")
         self._mailbox.offer(command)
-        answer = asyncio.wrap_future(command.answer)
-        first: set[asyncio.Future[Any]] = {answer, self._ended}
-        await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
-        if not answer.done():
-            # What is being written is finished: a failure is what was not written and never will be.
-            raise WorkerUnavailable(
-                f"worker {self.worker_id} ends: nobody knows whether snapshot {asked.snapshot_id} comes to be"
-            )
-        written = answer.result()
+        written = await self.snapshots.written(command, self._ended)
         return SnapshotTaken(written.snapshot_id, written.computed, written.bytes)
 
     async def generate(self, spec: GenerateSpec) -> Accepted:

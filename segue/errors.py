@@ -235,6 +235,10 @@ class SnapshotNotReady(SnapshotError):
     kind = ErrorKind(409, "FAILED_PRECONDITION", "invalid_request_error", "snapshot_not_ready")
 
 
+class SnapshotMemoryShort(SnapshotNotReady):
+    """There is no memory for a copy of the request's state now; the message says how many bytes it has."""
+
+
 class SnapshotFolderFull(SnapshotError):
     """The folder's limits or its disk leave no room; nothing of the snapshot stays."""
 

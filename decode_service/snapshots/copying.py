@@ -15,7 +15,7 @@ from decode_service.snapshots.taking import SnapshotTaking
 from decode_service.snapshots.writing import SnapshotWriting, Written
 from segue.batch.request import Request
 from segue.engine import Engine
-from segue.errors import SnapshotNotReady
+from segue.errors import SnapshotMemoryShort, SnapshotNotReady
 from segue.ids import Handle
 from segue.state.snapshot.names import new_id
 
@@ -90,9 +90,12 @@ class PeriodicCopies:
         command = WriteSnapshot(
             request.handle, request.attempt, kind="periodic", served=0, about={}, snapshot_id=new_id()
         )
-        command.answer.set_running_or_notify_cancel()
         try:
             self._taking.take(command)
+        except SnapshotMemoryShort as error:
+            log.warning("a copy of a running request was not taken, it is due again later: %s", error.message)
+            copied.computed, copied.at = request.computed, now
+            return
         except SnapshotNotReady:
             # Too many wait to be written: it stays due.
             return

@@ -5,17 +5,18 @@ import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
+from typing import Any
 
-from decode_service.snapshots.commands import SnapshotDone
+from decode_service.snapshots.commands import SnapshotDone, WriteSnapshot
 from decode_service.snapshots.copying import PeriodicCopies
 from decode_service.snapshots.identity import snapshot_identity
 from decode_service.snapshots.images import StateImages
 from decode_service.snapshots.restoring import Restored, Restoring
 from decode_service.snapshots.taking import SnapshotTaking
 from decode_service.snapshots.threads import FolderThreads, SharedLook
-from decode_service.snapshots.writing import SnapshotWriting
+from decode_service.snapshots.writing import SnapshotWriting, Written
 from kv_transfer.hosting.loading import Loaded
-from segue.errors import InvalidRequest, SnapshotError, SnapshotFailed, SnapshotManifestInvalid
+from segue.errors import InvalidRequest, SnapshotError, SnapshotFailed, SnapshotManifestInvalid, WorkerUnavailable
 from segue.ids import WorkerId
 from segue.state.snapshot.config import SnapshotConfig
 from segue.state.snapshot.fields import Fields, JsonObject, from_json
@@ -71,6 +72,25 @@ class Snapshots:
             return Fields({"about": from_json(raw or b"{}", "about")}, "the request").object("about")
         except SnapshotManifestInvalid as error:
             raise InvalidRequest(f"a snapshot was asked for: {error.message}") from error
+
+    async def written(self, command: WriteSnapshot, ended: "asyncio.Future[None]") -> Written:
+        """What comes of a command, which is withdrawn if whoever awaits this is cancelled; `ended`: the worker's end.
+
+        Raises what kept it from being written, or WorkerUnavailable when the worker ends before that is known.
+        """
+        answer = asyncio.wrap_future(command.answer)
+        first: set[asyncio.Future[Any]] = {answer, ended}
+        try:
+            await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            answer.cancel()
+            raise
+        if not answer.done():
+            # What is being written is finished: a failure is what was not written and never will be.
+            raise WorkerUnavailable(
+                f"worker {self._owner} ends: nobody knows whether snapshot {command.snapshot_id} comes to be"
+            )
+        return answer.result()
 
     def copies(self, loaded: Loaded, taking: SnapshotTaking) -> PeriodicCopies | None:
         """What takes copies by policy; None when none are wanted."""
