@@ -29,8 +29,8 @@ class Stream:
         self._heartbeat_s = heartbeat_s
         self._silence_s = silence_s
         self._beat_due = False
-        self._drain_untold = False
-        self._ending = False
+        self._draining = self._ending = self._finishing = False
+        self._state_untold = False
         self._closed: ServingError | None = None
 
     async def messages(self, hello: Attached) -> AsyncGenerator[WorkerMessage, None]:
@@ -42,24 +42,25 @@ class Stream:
         try:
             yield hello
             while True:
-                await self._session.news.wait()
+                if not self._finishing:
+                    await self._session.news.wait()
                 if self._closed is not None:
                     raise self._closed
                 if reader.done():
                     reader.result()
                     return
-                if self._drain_untold:
-                    self._drain_untold = False
+                if self._state_untold:
+                    self._state_untold = False
                     sequence += 1
-                    yield Heartbeat(sequence, draining=True)
+                    yield self._heartbeat(sequence)
                 news = self._session.take()
                 if news is not None:
                     yield news
-                elif self._ending:
+                elif self._finishing:
                     return
                 elif self._beat_due:
                     sequence += 1
-                    yield Heartbeat(sequence)
+                    yield self._heartbeat(sequence)
                 self._beat_due = False
         finally:
             reader.cancel()
@@ -68,12 +69,17 @@ class Stream:
 
     def drain(self) -> None:
         """The router hears that the worker takes nothing new."""
-        self._drain_untold = True
+        self._draining = self._state_untold = True
         self._session.news.set()
+
+    def end_soon(self) -> None:
+        """The router hears that what still runs is about to be lost."""
+        self._ending = True
+        self.drain()
 
     def finish(self) -> None:
         """Ends the call once everything is said."""
-        self._ending = True
+        self._finishing = True
         self._session.news.set()
 
     def close(self, reason: ServingError) -> None:
@@ -84,6 +90,9 @@ class Stream:
         self._closed = reason
         self._session.news.set()
         self._on_close(self)
+
+    def _heartbeat(self, sequence: int) -> Heartbeat:
+        return Heartbeat(sequence, draining=self._draining, ending=self._ending)
 
     async def _read(self) -> None:
         while True:

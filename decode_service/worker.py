@@ -8,7 +8,6 @@ from concurrent.futures import Future
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from decode_service.attachments import Attachments
 from decode_service.commands import Collect, Command, Depart, Report, WorkerFigures
@@ -30,13 +29,13 @@ from kv_transfer.hosting.neighbours import Neighbours
 from kv_transfer.hosting.outlet import Outlet
 from kv_transfer.hosting.servings import Servings
 from kv_transfer.hosting.status import describe, worker_status
+from kv_transfer.hosting.tasks import OwnedTasks
 from segue.batch.request import FinishReason
 from segue.batch.role import Role
 from segue.errors import (
     InvalidRequest,
     RankLost,
     ServingError,
-    SnapshotFailed,
     SnapshotNotReady,
     SnapshotsOff,
     WorkerUnavailable,
@@ -62,6 +61,11 @@ from segue.wire import (
 from segue.wire.channel import PLAIN, TlsConfig
 
 log = logging.getLogger(__name__)
+
+ENDING_SHARE = 0.5
+"""Of a drain's budget: when less is left, routers hear that the worker is ending. Before, most streams end by
+themselves and need no way out; what is left then is for writing the others, at a disk's speed, one after another.
+"""
 
 
 class Worker:
@@ -96,7 +100,7 @@ class Worker:
         self._servings: Servings | None = None
         # States that the engine thread keeps of requests that have left.
         self._kept_count = 0
-        self._draining = False
+        self._draining = self._ending = False
         self._refusal: str | None = "the worker is still loading"
         self._identity: Identity | None = None
         self._over = False
@@ -105,7 +109,7 @@ class Worker:
         self._idle = asyncio.Event()
         self._taking = Submissions(worker_id, self._ledger, self._mailbox, snapshots, self._control, lambda: self._over)
         self._submissions: set[asyncio.Task[bool]] = set()
-        self._sweeping: asyncio.Task[None] | None = None
+        self._sweeping = OwnedTasks(self._break)
         self._question: asyncio.Future[WorkerFigures] | None = None
 
     @property
@@ -130,7 +134,7 @@ class Worker:
         loaded = await asyncio.wrap_future(thread.built)
         self._identity = loaded.identity
         if self._snapshots is not None:
-            self._sweeping = asyncio.create_task(self._snapshots.keep_clean())
+            self._sweeping.start(self._snapshots.keep_clean())
         if loaded.built is not None and loaded.identity.facts.role is Role.DECODE:
             self._exchange = await Exchange.open(
                 self.worker_id, loaded.identity, loaded.built.storage, self._transfer, self._neighbours, self._tls
@@ -155,23 +159,16 @@ class Worker:
         return self._snapshots
 
     async def take_snapshot(self, asked: TakeSnapshot) -> SnapshotTaken:
-        """Writes the whole state of a live request. Returns when it is durable.
+        """Writes the whole state of a live request. Returns when it is durable. Whoever is cancelled before the state
+        is taken has withdrawn that.
 
-        Raises SnapshotsOff, SnapshotNotReady, or what kept it from being written.
+        Raises SnapshotsOff, SnapshotNotReady, what kept it from being written, or WorkerUnavailable: it may still be.
         """
-        about = self.snapshots.about(asked.about)
-        command = WriteSnapshot(
-            asked.handle, asked.attempt, "copy" if asked.copy else "export", asked.served, about, asked.snapshot_id
-        )
+        command = WriteSnapshot.of(asked, self.snapshots.about(asked.about))
         if self._ledger.find(asked.router_id, asked.handle, asked.attempt) is None or self._over:
             raise SnapshotNotReady(f"worker {self.worker_id} has no live request {asked.handle} of {asked.router_id}")
         self._mailbox.offer(command)
-        answer = asyncio.wrap_future(command.answer)
-        first: set[asyncio.Future[Any]] = {answer, self._ended}
-        await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
-        if not answer.done():
-            raise SnapshotFailed(f"worker {self.worker_id} ended before the snapshot was durable")
-        written = answer.result()
+        written = await self.snapshots.written(command, self._ended)
         return SnapshotTaken(written.snapshot_id, written.computed, written.bytes)
 
     async def generate(self, spec: GenerateSpec) -> Accepted:
@@ -209,7 +206,9 @@ class Worker:
             silence_s=self._config.silence_s,
         )
         self._attachments.attach(session, stream)
-        if self._draining:
+        if self._ending:
+            stream.end_soon()
+        elif self._draining:
             stream.drain()
         if self._over:
             # A router that comes back is told what it has missed, and keeps nobody from closing the port.
@@ -255,6 +254,7 @@ class Worker:
         self._attachments.end_grace()
         for stream in self._attachments.streams:
             stream.drain()
+        ending = asyncio.get_running_loop().call_later(budget_s * (1 - ENDING_SHARE), self._say_ending)
         try:
             async with asyncio.timeout(budget_s):
                 while (self._ledger.live or self._kept_count) and not self._over:
@@ -263,16 +263,22 @@ class Worker:
         except TimeoutError:
             left = len(self._ledger.live)
             log.warning("%d requests did not finish, %d states were left, in %.0f s", left, self._kept_count, budget_s)
+        finally:
+            ending.cancel()
         self._mailbox.put(None)
         self._end_all(WorkerUnavailable(f"worker {self.worker_id} shut down before the request was finished"))
         if self._servings is not None:
             await self._servings.close()
         if self._fetches is not None:
             await self._fetches.close()
-        if self._sweeping is not None:
-            self._sweeping.cancel()
+        await self._sweeping.close()
         if self._snapshots is not None:
             await self._snapshots.close()
+
+    def _say_ending(self) -> None:
+        self._ending = True
+        for stream in self._attachments.streams:
+            stream.end_soon()
 
     def _end_all(self, error: ServingError) -> None:
         """The engine is not listened to any more: every live request ends with `error`, every stream after it."""

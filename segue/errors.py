@@ -235,6 +235,10 @@ class SnapshotNotReady(SnapshotError):
     kind = ErrorKind(409, "FAILED_PRECONDITION", "invalid_request_error", "snapshot_not_ready")
 
 
+class SnapshotMemoryShort(SnapshotNotReady):
+    """There is no memory for a copy of the request's state now; the message says how many bytes it has."""
+
+
 class SnapshotFolderFull(SnapshotError):
     """The folder's limits or its disk leave no room; nothing of the snapshot stays."""
 
@@ -242,7 +246,10 @@ class SnapshotFolderFull(SnapshotError):
 
 
 class SnapshotFailed(SnapshotError):
-    """The disk of the snapshot folder failed; the message says at what, where and how."""
+    """The disk of the snapshot folder failed; the message says at what, where and how.
+
+    One that was to be written was not, and will not be.
+    """
 
     kind = ErrorKind(503, "UNAVAILABLE", "server_error", "snapshot_failed")
 

@@ -7,11 +7,12 @@ from decode_service.snapshots.writing import Written
 from segue.ids import Handle
 from segue.state.snapshot.fields import JsonObject
 from segue.state.snapshot.manifest import SnapshotKind
+from segue.wire import TakeSnapshot
 
 
 @dataclass(frozen=True, slots=True)
 class WriteSnapshot:
-    """Write the whole state of a request, which runs on unless this is an export. `about` is the router's.
+    """Write the whole state of a request, which runs on unless it is exported or parked. `about` is the router's.
 
     The snapshot is called `snapshot_id`, which whoever wants it has drawn.
     """
@@ -24,10 +25,17 @@ class WriteSnapshot:
     snapshot_id: str
     answer: "Future[Written]" = field(default_factory=Future)
 
+    @staticmethod
+    def of(asked: TakeSnapshot, about: JsonObject) -> "WriteSnapshot":
+        """What a router asks for; `about` is what it says of the request."""
+        given_up: SnapshotKind = "parked" if asked.parked else "export"
+        kind = "copy" if asked.copy else given_up
+        return WriteSnapshot(asked.handle, asked.attempt, kind, asked.served, about, asked.snapshot_id)
+
     @property
     def copy(self) -> bool:
         """Whether the request runs on."""
-        return self.kind != "export"
+        return self.kind in ("copy", "periodic")
 
 
 @dataclass(frozen=True, slots=True)

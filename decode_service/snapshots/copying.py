@@ -1,4 +1,4 @@
-"""Copies of running requests by policy: every so many tokens or seconds, the newest of each request, until it ends.
+"""Copies of running requests by policy: every so many positions or seconds, the newest of each request, until it ends.
 
 On the engine thread. A copy that cannot be taken now is taken a little later; one that fails is logged, and nobody else
 hears of it.
@@ -15,7 +15,7 @@ from decode_service.snapshots.taking import SnapshotTaking
 from decode_service.snapshots.writing import SnapshotWriting, Written
 from segue.batch.request import Request
 from segue.engine import Engine
-from segue.errors import SnapshotNotReady
+from segue.errors import SnapshotMemoryShort, SnapshotNotReady
 from segue.ids import Handle
 from segue.state.snapshot.names import new_id
 
@@ -24,10 +24,13 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Copied:
-    """What there is of one request: output tokens and time of its last copy, its newest one, and one being written."""
+    """What there is of one request: positions and time of its last copy, its newest one, and one being written.
 
-    tokens: int
+    Before there is any: what it would cost to lose, which is everything from its first position and its beginning here.
+    """
+
     at: float
+    computed: int = 0
     newest: str | None = None
     coming: str | None = None
 
@@ -57,10 +60,11 @@ class PeriodicCopies:
         """Takes the copy that is due for longest, between two steps: one, because every stream waits for it."""
         now, due = self._clock(), list[tuple[float, Request, _Copied]]()
         for request in self._engine.live_requests():
+            if request.tables is not None and request.handle not in self._copied:
+                self._copied[request.handle] = _Copied(now)
             if not request.stands_whole:
                 continue
-            # Counted from the output that came with it: what a continuation brings along costs nothing again.
-            copied = self._copied.setdefault(request.handle, _Copied(len(request.output), now))
+            copied = self._copied[request.handle]
             if copied.coming is None and (overdue := self._overdue(request, copied, now)) >= 1:
                 due.append((overdue, request, copied))
         if due:
@@ -75,24 +79,27 @@ class PeriodicCopies:
             self._discard(copied.coming)
 
     def _overdue(self, request: Request, copied: _Copied, now: float) -> float:
-        """What has passed since the last copy, in intervals; 0 when nothing was put out since."""
-        tokens = len(request.output) - copied.tokens
-        if tokens <= 0:
+        """What has passed since the last copy, in intervals; 0 when nothing was computed since."""
+        positions = request.computed - copied.computed
+        if positions <= 0:
             return 0.0
-        by_tokens = tokens / self._every_tokens if self._every_tokens else 0.0
+        by_tokens = positions / self._every_tokens if self._every_tokens else 0.0
         return max(by_tokens, (now - copied.at) / self._every_s if self._every_s else 0.0)
 
     def _take(self, request: Request, copied: _Copied, now: float) -> None:
         command = WriteSnapshot(
             request.handle, request.attempt, kind="periodic", served=0, about={}, snapshot_id=new_id()
         )
-        command.answer.set_running_or_notify_cancel()
         try:
             self._taking.take(command)
+        except SnapshotMemoryShort as error:
+            log.warning("a copy of a running request was not taken, it is due again later: %s", error.message)
+            copied.computed, copied.at = request.computed, now
+            return
         except SnapshotNotReady:
             # Too many wait to be written: it stays due.
             return
-        copied.tokens, copied.at, copied.coming = len(request.output), now, command.snapshot_id
+        copied.computed, copied.at, copied.coming = request.computed, now, command.snapshot_id
         handle = request.handle
         command.answer.add_done_callback(lambda answer: self._done(handle, copied, answer))
 

@@ -9,18 +9,24 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
+import torch
+
 from decode_service.snapshots.commands import SnapshotDone, WriteSnapshot
 from decode_service.snapshots.images import StateImages
 from decode_service.snapshots.writing import SnapshotWriting, Written
 from segue.batch.request import Request
 from segue.engine import Engine
-from segue.errors import QueueFull, ServingError, SnapshotCapacity, SnapshotNotReady
+from segue.errors import QueueFull, ServingError, SnapshotCapacity, SnapshotMemoryShort, SnapshotNotReady
 from segue.ids import Handle
+from segue.state.layout import Shard
 from segue.state.snapshot.manifest import ManifestRequest, ManifestState
 from segue.wire import SnapshotFigures, sampling_to_json
 
 READY_S = 10.0
 """How long a request that has no whole state here now is waited for."""
+
+ASKED_MAX = 1024
+"""Who may wait for that at once: no fewer than a worker has requests, each of which a router may want."""
 
 
 @dataclass(slots=True)
@@ -62,8 +68,16 @@ class SnapshotTaking:
         return bool(self._asked)
 
     def ask(self, command: WriteSnapshot) -> None:
-        """A snapshot is wanted; `command.answer` ends with what was written, or why nothing was."""
-        if command.answer.set_running_or_notify_cancel():
+        """A snapshot is wanted; `command.answer` ends with what was written, or why nothing was.
+
+        Whoever cancels that before the state is taken has withdrawn the command.
+        """
+        self._asked = [one for one in self._asked if not one.command.answer.cancelled()]
+        if any(one.command.handle == command.handle for one in self._asked):
+            _refuse(command, SnapshotNotReady(f"somebody waits for the request of handle {command.handle} already"))
+        elif len(self._asked) >= ASKED_MAX:
+            _refuse(command, SnapshotNotReady(f"{ASKED_MAX} others wait for requests that have no whole state here"))
+        else:
             self._asked.append(_Asked(command, self._clock() + READY_S))
 
     def turn(self) -> None:
@@ -71,18 +85,22 @@ class SnapshotTaking:
         asked, self._asked = self._asked, []
         for one in asked:
             command = one.command
+            if command.answer.cancelled():
+                continue
             try:
                 taken = self.take(command)
+            except SnapshotMemoryShort as error:
+                # Not tried again at each step: all streams would wait for that.
+                command.answer.set_exception(error)
             except SnapshotNotReady as error:
                 if self._clock() < one.until:
                     self._asked.append(one)
                 else:
-                    command.answer.set_exception(error)
+                    _refuse(command, error)
             else:
                 if not taken:
-                    command.answer.set_exception(
-                        SnapshotNotReady(f"the request of handle {command.handle} has ended: there is nothing to take")
-                    )
+                    gone = f"the request of handle {command.handle} has ended: there is nothing to take"
+                    _refuse(command, SnapshotNotReady(gone))
 
     def done(self, command: SnapshotDone) -> None:
         """A snapshot is durable, or has failed."""
@@ -112,20 +130,31 @@ class SnapshotTaking:
             asked.answer.set_exception(command.error)
 
     def take(self, command: WriteSnapshot) -> bool:
-        """Takes the image that is asked for and has it written. False when the request is gone.
+        """Takes the image that is asked for and has it written, unless nobody wants it any more: from here on nothing
+        is withdrawn. False when the request is gone.
 
-        Raises SnapshotNotReady when there is no whole state here now, or too many images wait to be written.
+        Raises SnapshotNotReady when there is no whole state here now, or too many images wait to be written, or
+        SnapshotMemoryShort.
         """
         self._writing.require_room()
         request = self._engine.park(command.handle, command.attempt)
         if request is None:
             return False
         assert request.tables is not None, "a decoding request owns its state"
+        if not command.answer.set_running_or_notify_cancel():
+            self._engine.unpark(command.handle)
+            return True
         try:
             image = self._images.take(request.tables, request.computed)
+        except (MemoryError, torch.OutOfMemoryError) as error:
+            self._engine.unpark(command.handle)
+            raise SnapshotMemoryShort(
+                f"request {request.request_id}: there is no memory now for the {self._bytes(request.computed)} bytes "
+                "of its state"
+            ) from error
         except (QueueFull, SnapshotCapacity) as error:
             self._engine.unpark(command.handle)
-            raise SnapshotNotReady(error.message) from error
+            raise SnapshotNotReady(f"request {request.request_id}: {error.message}") from error
         described = self._described(request, command), self._state(request)
         if command.copy:
             self._engine.unpark(command.handle)
@@ -134,6 +163,10 @@ class SnapshotTaking:
         writing = self._writing.submit(image, *described, command.snapshot_id)
         writing.add_done_callback(lambda future: self._post(_outcome(command, future)))
         return True
+
+    def _bytes(self, depth: int) -> int:
+        form, ranks = self._images.form, self._images.tp_size
+        return sum(form.bytes(depth, Shard(rank, ranks)) for rank in range(ranks))
 
     def _described(self, request: Request, command: WriteSnapshot) -> ManifestRequest:
         left_s = None if request.deadline is None else max(0.0, request.deadline - self._clock())
@@ -164,6 +197,12 @@ class SnapshotTaking:
                 one.component.value: (one.start, one.stop) for one in self._images.form.contents(request.computed)
             },
         )
+
+
+def _refuse(command: WriteSnapshot, error: SnapshotNotReady) -> None:
+    """Unless nobody would hear it."""
+    if command.answer.set_running_or_notify_cancel():
+        command.answer.set_exception(error)
 
 
 def _outcome(asked: WriteSnapshot, future: "Future[Written]") -> SnapshotDone:

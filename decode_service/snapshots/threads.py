@@ -4,43 +4,70 @@ They are its own: they end with it, and a disk that hangs keeps nothing else fro
 """
 
 import asyncio
+import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Generic, ParamSpec, TypeVar
+from concurrent.futures import wait as wait_for
+from functools import partial
+from typing import Any, Generic, ParamSpec, TypeVar
 
 from segue.errors import SnapshotFailed
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-THREADS_MAX = 16
+log = logging.getLogger(__name__)
+
 THREAD_NAME = "snapshot-folder"
 
 
 class FolderThreads:
-    """What has begun when `close` is called is finished, and nothing is begun after it."""
+    """What has begun when `close` is called is finished, and nothing is begun after it.
 
-    def __init__(self) -> None:
-        self._pool = ThreadPoolExecutor(THREADS_MAX, thread_name_prefix=THREAD_NAME)
+    Calls of one kind should share them: who takes a moment waits for whoever takes minutes.
+    """
+
+    def __init__(self, threads_max: int) -> None:
+        self._pool = ThreadPoolExecutor(threads_max, thread_name_prefix=THREAD_NAME)
         self._closed, self._closing = False, threading.Lock()
+        self._waited_for: set[Future[Any]] = set()
 
     def begin(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> "Future[T]":
         """Has it called. Raises SnapshotFailed after `close`."""
         with self._closing:
             if self._closed:
-                raise SnapshotFailed("the worker ends: nothing is done in its snapshot folder any more")
-            return self._pool.submit(call, *args, **kwargs)
+                raise _ended()
+            future = self._pool.submit(self._call, partial(call, *args, **kwargs))
+            self._waited_for.add(future)
+        future.add_done_callback(self._returned)
+        return future
 
     async def run(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """The same, awaited. Whoever is cancelled meanwhile leaves a call that has begun to itself."""
         return await asyncio.wrap_future(self.begin(call, *args, **kwargs))
 
-    def close(self) -> None:
-        """Returns when the threads have ended."""
+    def close(self, timeout_s: float) -> None:
+        """Returns when the threads have ended, or after that time: a disk may hang for ever.
+
+        What has not begun fails as what comes later does.
+        """
         with self._closing:
             self._closed = True
-        self._pool.shutdown(wait=True)
+            waited_for = set(self._waited_for)
+        left = wait_for(waited_for, timeout_s).not_done
+        if left:
+            log.warning("%d calls into the snapshot folder have not returned in %.0f s", len(left), timeout_s)
+        self._pool.shutdown(wait=not left)
+
+    def _call(self, call: Callable[[], T]) -> T:
+        if self._closed:
+            raise _ended()
+        return call()
+
+    def _returned(self, future: Future[Any]) -> None:
+        with self._closing:
+            self._waited_for.discard(future)
 
 
 class SharedLook(Generic[T]):
@@ -67,3 +94,7 @@ class SharedLook(Generic[T]):
             with self._asking:
                 self._coming = None
             return self._look()
+
+
+def _ended() -> SnapshotFailed:
+    return SnapshotFailed("the worker ends: nothing is done in its snapshot folder any more")

@@ -50,7 +50,8 @@ class SnapshotWriting:
     ) -> "Future[Written]":
         """Begins to write, under the name that was drawn for it, if one was.
 
-        The future ends with what was written, or with the ServingError that kept it from being: after `close`, at once.
+        The future ends with what was written, or with the ServingError that kept it from being, for good: after
+        `close`, at once.
         """
         with self._counting:
             if self._closing:
@@ -67,10 +68,6 @@ class SnapshotWriting:
         with self._counting:
             if not self._closing:
                 self._pool.submit(self._delete, snapshot_id)
-
-    def finish(self) -> None:
-        """Waits until everything that was submitted is written, or has failed."""
-        self._pool.submit(lambda: None).result()
 
     def close(self) -> None:
         """Whatever is being written is finished, no other write is begun, and what nobody needs is still removed."""
@@ -112,4 +109,5 @@ class SnapshotWriting:
 
 
 def _ending() -> SnapshotFailed:
+    """Of what was not begun, and never will be."""
     return SnapshotFailed("the worker ends before the snapshot was written")

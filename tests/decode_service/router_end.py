@@ -118,6 +118,7 @@ class Attachment:
         self._call = call
         self.hello: Attached | None = None
         self.beats = 0
+        self.ending = False
         self.messages: list[StepNews] = []
         self.tokens: dict[int, list[tuple[int, int, int]]] = {}
         self.ended: dict[int, Ended] = {}
@@ -154,8 +155,10 @@ class Attachment:
         match worker_message_from_proto(message):
             case Attached() as hello:
                 self.hello = hello
-            case Heartbeat():
+            case Heartbeat() as beat:
                 self.beats += 1
+                assert beat.ending or not self.ending, "a worker that is ending does not say that to its end"
+                self.ending = beat.ending
             case StepNews() as news:
                 self.messages.append(news)
                 for of in news.scores:

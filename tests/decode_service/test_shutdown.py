@@ -2,6 +2,8 @@
 
 import asyncio
 import logging
+import time
+from dataclasses import replace
 
 import grpc.aio
 import pytest
@@ -64,6 +66,47 @@ async def test_a_drain_does_not_wait_for_a_router_that_is_away() -> None:
         gate.open()
         await asyncio.wait_for(draining, 20)
         assert worker.live == ()
+
+
+async def test_a_worker_is_ending_when_half_of_its_budget_is_left() -> None:
+    """It does not wait with that for its next beat, and whoever attaches later hears it too."""
+    gate, slow = Gate(), replace(QUICK, heartbeat_s=30.0, silence_s=60.0)
+    async with (
+        served(ScriptedRunner(gate), slow) as (worker, address),
+        RouterEnd(address) as router,
+        router.attach() as stream,
+    ):
+        gate.close()
+        await router.generate(spec(max_tokens=200))
+        begun, loop = time.monotonic(), asyncio.get_running_loop()
+        draining = loop.create_task(worker.drain(3.0))
+        await stream.until(lambda a: a.beats > 0)
+        assert not stream.ending
+        await stream.until(lambda a: a.ending)
+        assert 1.5 <= time.monotonic() - begun < 3.0
+        async with router.attach("another") as other:
+            await other.until(lambda a: a.ending)
+        await draining
+        await stream.until_end()
+        assert stream.ending
+        gate.open()
+
+
+async def test_a_worker_that_is_ending_says_so_with_every_beat() -> None:
+    gate = Gate()
+    async with (
+        served(ScriptedRunner(gate)) as (worker, address),
+        RouterEnd(address) as router,
+        router.attach() as stream,
+    ):
+        gate.close()
+        await router.generate(spec(max_tokens=200))
+        draining = asyncio.create_task(worker.drain(1.0))
+        await stream.until(lambda a: a.ending)
+        told = stream.beats
+        await stream.until(lambda a: a.beats >= told + 2)
+        await draining
+        gate.open()
 
 
 async def test_an_idle_worker_drains_at_once() -> None:

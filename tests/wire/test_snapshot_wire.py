@@ -45,7 +45,7 @@ stored = st.builds(
     snapshot_id=st.text(max_size=9),
     bytes=uint64,
     request_id=text_or_none,
-    kind=st.sampled_from(["export", "copy", "periodic", None]),
+    kind=st.sampled_from(["export", "parked", "copy", "periodic", None]),
     created_s=st.floats(1, 1e11) | st.none(),
     computed=positive | st.none(),
     tp_size=positive | st.none(),

@@ -13,8 +13,8 @@ class SnapshotConfig:
     `folder` empty turns snapshots off. `key_file` names a file with a secret of at least 16 bytes: snapshots are then
     signed with it, and others refused. `bytes_max`, `count_max` and `expire_s` bound what is kept. A claim stands for
     `claim_s` unless it is renewed. A worker has images of states in host memory, on their way to the folder or from it,
-    of `host_bytes` at most. Running requests are copied every `every_tokens` tokens or `every_s` seconds (0:
-    not).
+    of `host_bytes` at most. Running requests are copied every `every_tokens` positions, prompt included, or `every_s`
+    seconds (0: not).
     """
 
     folder: str = ""

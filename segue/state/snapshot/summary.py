@@ -8,7 +8,7 @@ class SnapshotSummary:
     """One line of a list. `claimed_by` is whoever is continuing it; None: nobody.
 
     `refused` is the code of the error that reading its marker or its claim gives; None: both can be read. Of what could
-    not be read nothing is known: that is None. `kind` is "export", "copy" or "periodic", `created_s` Unix time.
+    not be read nothing is known: that is None. `kind` is that of the manifest, `created_s` Unix time.
     """
 
     snapshot_id: str

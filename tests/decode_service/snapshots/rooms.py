@@ -1,15 +1,17 @@
 """Engines that take snapshots of their requests and go on from those of others, stepped by hand."""
 
 from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from queue import SimpleQueue
 
 from decode_service.retraction.config import RetractionConfig
 from decode_service.retraction.parts import retraction_parts
 from decode_service.snapshots.commands import SnapshotDone, WriteSnapshot
 from decode_service.snapshots.identity import snapshot_identity
-from decode_service.snapshots.images import StateImages
+from decode_service.snapshots.images import StateImage, StateImages
 from decode_service.snapshots.memory import ImageMemory
 from decode_service.snapshots.restoring import Restored, Restoring
 from decode_service.snapshots.taking import SnapshotTaking
@@ -20,10 +22,27 @@ from segue.engine import Engine
 from segue.ids import Handle
 from segue.state.snapshot.config import SnapshotConfig
 from segue.state.snapshot.folder import SnapshotFolder
+from segue.state.snapshot.manifest import ManifestRequest, ManifestState
 from segue.state.snapshot.names import new_id
 from segue.tokens import EmittedToken
 from segue.wire import GenerateSpec
 from tests.handoff.pair import engine_config
+
+
+class CountedWriting(SnapshotWriting):
+    """Knows how many it was asked for since somebody looked."""
+
+    begun = 0
+
+    def submit(
+        self, image: StateImage, request: ManifestRequest, state: ManifestState, snapshot_id: str | None = None
+    ) -> "Future[Written]":
+        self.begun += 1
+        return super().submit(image, request, state, snapshot_id)
+
+    def take_begun(self) -> int:
+        begun, self.begun = self.begun, 0
+        return begun
 
 
 @dataclass
@@ -33,8 +52,8 @@ class Room:
     loaded: Loaded
     taking: SnapshotTaking
     restoring: Restoring
-    done: list[SnapshotDone]
-    writing: SnapshotWriting
+    done: SimpleQueue[SnapshotDone]
+    writing: CountedWriting
     memory: ImageMemory
     tokens: dict[Handle, list[EmittedToken]] = field(default_factory=dict)
     ended: list[Ended] = field(default_factory=list)
@@ -74,12 +93,15 @@ class Room:
         command = WriteSnapshot(handle, 0, "copy" if copy else "export", served, {}, new_id())
         self.taking.ask(command)
         self.taking.turn()
-        self.writing.finish()
-        while self.done:
-            self.taking.done(self.done.pop())
+        self.settle()
         self.ended += self.engine.take_ended()
         self.engine.check()
         return command.answer.result(timeout=0)
+
+    def settle(self) -> None:
+        """Until every snapshot that was begun is written, or has failed, and the engine knows."""
+        for _ in range(self.writing.take_begun()):
+            self.taking.done(self.done.get(timeout=10))
 
     def open(self, spec: GenerateSpec, snapshot_id: str, emitted: list[int]) -> Restored:
         restored = self.restoring.open(replace(spec, snapshot_id=snapshot_id, emitted=tuple(emitted)))
@@ -108,13 +130,13 @@ def room(model: Path, folder: Path, **changes: object) -> Iterator[Room]:
     loaded = load(config, lambda _: None, lambda _: None, parts)
     built = loaded.built
     assert built is not None
-    writing = SnapshotWriting(SnapshotFolder.open(SnapshotConfig(folder=str(folder))))
+    writing = CountedWriting(SnapshotFolder.open(SnapshotConfig(folder=str(folder))))
     try:
         memory = ImageMemory(image_bytes)
         images = StateImages(built.storage, built.slots, config.page_tokens, loaded.engine.facts.window, memory)
         identity = snapshot_identity(loaded.identity)
-        done: list[SnapshotDone] = []
-        taking = SnapshotTaking(loaded.engine, images, writing, identity, done.append)
+        done: SimpleQueue[SnapshotDone] = SimpleQueue()
+        taking = SnapshotTaking(loaded.engine, images, writing, identity, done.put)
         snapshots = SnapshotFolder.open(SnapshotConfig(folder=str(folder)))
         max_len = loaded.engine.facts.max_len
         restoring = Restoring(snapshots, images.form, memory, identity, "here", max_len)

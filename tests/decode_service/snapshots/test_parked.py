@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from segue.batch.request import FinishReason
-from segue.errors import SnapshotFailed, WorkerUnavailable
+from segue.errors import WorkerUnavailable
 from segue.ids import RequestId
 from segue.state.snapshot.names import new_id
 from tests.decode_service.snapshots.keepers import asking_for, going_on, keeper, snapshots_in, stalled
+from tests.decode_service.snapshots.test_lost import folder_at
 from tests.decode_service.snapshots.test_over_the_wire import asking, joined, undisturbed
 
 pytestmark = pytest.mark.long
@@ -26,10 +27,12 @@ async def test_a_worker_that_drains_ends_when_every_request_was_taken(model: Pat
             await source.told(handle, 5)
         ending = asyncio.create_task(source.host.worker.drain(60))
         # Not all at once: until the last of them the worker drains, and answers.
-        taken = [await source.take(handle) for handle in handles]
+        parked = [replace(asking_for(handle), parked=True) for handle in handles]
+        taken = [await source.router.take_snapshot(one) for one in parked]
         await asyncio.wait_for(ending, 20)
         first = [await source.end(handle) for handle in handles]
         assert [source.stream.ended[handle].reason for handle in handles] == [FinishReason.MOVED] * 3
+    assert {one.kind for one in folder_at(tmp_path).list()} == {"parked"}
     async with keeper(model, tmp_path) as target:
         for one, told, snapshot in zip(asked, first, taken, strict=True):
             rest = replace(going_on(one, snapshot.snapshot_id, told.tokens), claimant=ME, snapshot_doubtful=True)
@@ -53,7 +56,7 @@ async def test_a_request_that_waits_for_room_is_taken_when_it_has_its_turn(model
 
 
 async def test_what_is_written_when_the_budget_ends_is_there_for_the_next_worker(model: Path, tmp_path: Path) -> None:
-    """Its router is told of a failure: whether it came to be only the folder knows."""
+    """Its router is told that nobody knows: whether it came to be only the folder does."""
     asked = asking()
     async with keeper(model, tmp_path) as source:
         handle = await source.begin(asked)
@@ -64,7 +67,7 @@ async def test_what_is_written_when_the_budget_ends_is_there_for_the_next_worker
             while not source.engine.live_requests()[0].pinned:
                 await source.status()
             ending = asyncio.create_task(source.host.worker.drain(0.1))
-            with pytest.raises(SnapshotFailed, match="ended before"):
+            with pytest.raises(WorkerUnavailable, match="nobody knows"):
                 await taking
         first = await source.end(handle)
         assert isinstance(source.stream.ended[handle].error, WorkerUnavailable)

@@ -240,7 +240,7 @@ def _at(*path: "str | int") -> Callable[[object], object]:
         (("version",), True, r"version is True"),
         (("created_s",), None, "created_s"),
         (("build",), 3, "build is 3"),
-        (("request", "kind"), "move", "neither 'export' nor 'copy'"),
+        (("request", "kind"), "move", "none of export, parked, copy, periodic"),
         (("request", "prompt"), [], "no prompt"),
         (("request", "prompt", 1), -1, r"prompt\[1\] is -1"),
         (("request", "prompt", 1), 1 << 32, "32 bits"),
