@@ -67,6 +67,8 @@ class Link:
         self.state = LinkState.CONNECTING
         # It takes nothing new, until another process answers at the address.
         self.draining = False
+        # And what still runs there is lost soon, unless it leaves.
+        self.ending = False
         self._elsewhere = elsewhere
         self.description: WorkerDescription | None = None
         self.breaker = Breaker(config.breaker_faults, config.breaker_cooldown_s)
@@ -200,7 +202,7 @@ class Link:
             )
         if self.description is not None and description.worker_id != self.description.worker_id:
             self._lose(f"worker {self.address} was restarted")
-            self.draining = False
+            self.draining = self.ending = False
             self.breaker.succeed()
         session = self._client.session()
         try:
@@ -246,10 +248,7 @@ class Link:
                 if isinstance(message, StepNews):
                     self._mail.deliver(message)
                 elif isinstance(message, Heartbeat):
-                    if message.draining and not self.draining:
-                        self.draining = True
-                        log.info("worker %s drains", self.address)
-                        self._changed()
+                    self._note_beat(message)
                 else:
                     raise WorkerUnavailable(f"worker {self.address} sent {message} in the middle of a session")
         finally:
@@ -259,6 +258,17 @@ class Link:
                 # The stream's own end shows on both sides; anything else is our mistake and must be seen.
                 if isinstance(outcome, Exception) and not isinstance(outcome, ServingError):
                     raise outcome
+
+    def _note_beat(self, beat: Heartbeat) -> None:
+        """No process takes back that it drains, or is ending."""
+        if beat.draining and not self.draining:
+            self.draining = True
+            log.info("worker %s drains", self.address)
+            self._changed()
+        if beat.ending and not self.ending:
+            self.ending = True
+            log.info("worker %s is ending", self.address)
+            self._changed()
 
     async def _write(self, session: SessionCall) -> None:
         while True:

@@ -56,7 +56,7 @@ class Parking:
         """A router that ends itself has nobody left who would wait."""
         about = link.description
         keeps = about is not None and about.snapshots and link.state is LinkState.READY
-        return keeps and link.draining and not self._shell.draining and self._shell.fleet.is_alone(link)
+        return keeps and link.ending and not self._shell.draining and self._shell.fleet.is_alone(link)
 
     def _may_ask(self, target: Target) -> bool:
         """Not before its first token, nor while somebody else's snapshot of it is under way."""

@@ -31,8 +31,8 @@ class Sole:
     folder: FakeFolder
 
     async def parked(self, count: int = 1) -> None:
-        """The worker drains, until it has let so many choices go."""
-        self.worker.draining = True
+        """The worker ends, until it has let so many choices go."""
+        self.worker.ending = True
         await self.worker.until(lambda: len(self.folder.manifests) == count and not self.worker.live)
 
     async def followed(self) -> FakeWorker:
@@ -91,6 +91,30 @@ async def test_a_choice_waits_in_a_snapshot_until_its_worker_is_back(role: str) 
         assert not new.snapshots.looked_for
 
 
+async def test_what_ends_within_the_budget_of_its_worker_is_not_cut() -> None:
+    async with sole() as it:
+        link = it.router.shell.fleet.links[0]
+        it.worker.draining = True
+        await _until(lambda: link.draining)
+        await _looks(it.router)
+        assert not it.worker.snapshots.asked
+        await it.ended(it.worker)
+        assert await it.counted() == [0, 0, 0]
+
+
+async def test_another_process_at_the_address_is_not_ending() -> None:
+    async with sole() as it:
+        await it.parked()
+        new = await it.followed()
+        await new.until(lambda: bool(new.live))
+        new.draining = True
+        link = it.router.shell.fleet.links[0]
+        await _until(lambda: link.draining)
+        await _looks(it.router)
+        assert not new.snapshots.asked
+        await it.ended(new)
+
+
 async def test_it_may_go_on_at_any_worker_that_reads_the_same_folder() -> None:
     async with sole() as it, FakeWorker(answer, worker_id="b", paused=True, folder=it.folder) as other:
         await it.parked()
@@ -132,7 +156,7 @@ async def test_an_answer_that_is_no_stream_waits_as_well() -> None:
 async def test_what_comes_while_it_is_written_is_told_once() -> None:
     async with sole() as it:
         it.worker.snapshots.deciding.clear()
-        it.worker.draining = True
+        it.worker.ending = True
         await it.worker.until(lambda: bool(it.worker.snapshots.asked))
         it.worker.step(2)
         await it.stream.until_text(len(tokenizer().decode(TOKENS[:5])))
@@ -157,7 +181,7 @@ async def test_one_that_has_no_whole_state_yet_is_asked_again_under_another_name
 async def test_one_that_ends_before_it_has_a_whole_state_is_not_waited_for() -> None:
     async with sole() as it:
         it.worker.snapshots.deciding.clear()
-        it.worker.draining = True
+        it.worker.ending = True
         await it.worker.until(lambda: bool(it.worker.snapshots.asked))
         await it.ended(it.worker)
         it.worker.snapshots.deciding.set()
@@ -169,7 +193,7 @@ async def test_one_that_ends_before_it_has_a_whole_state_is_not_waited_for() -> 
 async def test_a_worker_that_cannot_write_is_asked_once_and_runs_on(error: ServingError) -> None:
     async with sole() as it:
         it.worker.snapshots.refusals = [error]
-        it.worker.draining = True
+        it.worker.ending = True
         await it.worker.until(lambda: bool(it.worker.snapshots.asked) and not it.worker.snapshots.refusals)
         await _looks(it.router)
         assert len(it.worker.snapshots.asked) == 1
@@ -184,7 +208,7 @@ async def test_one_whose_worker_ended_while_it_wrote_is_looked_for() -> None:
     """Whether it came to be only the folder knows."""
     async with sole() as it:
         it.worker.snapshots.refusals = [SnapshotFailed("the worker ended")]
-        it.worker.draining = True
+        it.worker.ending = True
         await it.worker.until(lambda: bool(it.worker.snapshots.asked) and not it.worker.snapshots.refusals)
         await _looks(it.router)
         (asked,) = it.worker.snapshots.asked
@@ -200,7 +224,7 @@ async def test_one_whose_worker_was_killed_while_it_was_asked_is_looked_for(writ
         it.worker.snapshots.mute = it.worker.snapshots.reply_lost = True
         if not written:
             it.worker.snapshots.deciding.clear()
-        it.worker.draining = True
+        it.worker.ending = True
         await it.worker.until(lambda: bool(it.folder.manifests if written else it.worker.snapshots.asked))
         new = await it.followed()
         await it.ended(new)
@@ -217,7 +241,7 @@ async def test_a_client_that_leaves_leaves_no_snapshot(when: str) -> None:
         else:
             it.worker.snapshots.deciding.clear()
             it.worker.snapshots.stands = True
-            it.worker.draining = True
+            it.worker.ending = True
             await it.worker.until(lambda: bool(it.worker.snapshots.asked))
         await it.client.aclose()
         await it.router.until_left()
@@ -336,7 +360,7 @@ async def test_where_another_worker_is_there_nobody_is_parked(roles: tuple[str, 
     ):
         it.router.shell.fleet.set_addresses([it.worker.address, other.address])
         await it.router.until_ready(2)
-        await _drains(it)
+        await _ends(it)
         assert not it.worker.snapshots.asked
         # When that is gone, it is time.
         await other.stop()
@@ -353,8 +377,8 @@ async def test_a_worker_that_keeps_no_snapshots_is_asked_for_none() -> None:
         await worker.until(lambda: bool(worker.live))
         worker.step(3)
         await until_taken(router, 3)
-        worker.draining = True
-        await _until(lambda: router.shell.fleet.links[0].draining)
+        worker.ending = True
+        await _until(lambda: router.shell.fleet.links[0].ending)
         await _looks(router)
         assert not worker.snapshots.asked
         worker.step(64)
@@ -365,7 +389,7 @@ async def test_a_worker_that_keeps_no_snapshots_is_asked_for_none() -> None:
 async def test_a_router_that_ends_parks_nobody() -> None:
     async with sole() as it:
         it.router.server.stop()
-        await _drains(it)
+        await _ends(it)
         assert not it.worker.snapshots.asked
         await it.ended(it.worker)
 
@@ -373,7 +397,7 @@ async def test_a_router_that_ends_parks_nobody() -> None:
 async def test_nobody_else_takes_a_snapshot_of_what_is_being_parked() -> None:
     async with sole() as it:
         it.worker.snapshots.deciding.clear()
-        it.worker.draining = True
+        it.worker.ending = True
         await it.worker.until(lambda: bool(it.worker.snapshots.asked))
         assert code(await take(it.router)) == (409, "snapshot_not_ready")
         it.worker.snapshots.deciding.set()
@@ -387,7 +411,7 @@ async def test_what_somebody_takes_by_hand_is_not_parked() -> None:
         it.worker.snapshots.deciding.clear()
         taking = asyncio.create_task(take(it.router))
         await it.worker.until(lambda: bool(it.worker.snapshots.asked))
-        await _drains(it)
+        await _ends(it)
         it.worker.snapshots.deciding.set()
         assert (await taking).status_code == 200
         await it.stream.until_over()
@@ -396,11 +420,11 @@ async def test_what_somebody_takes_by_hand_is_not_parked() -> None:
         assert it.folder.manifests
 
 
-async def _drains(it: Sole) -> None:
-    """The worker drains, which the router knows and has had time to do something about."""
+async def _ends(it: Sole) -> None:
+    """The worker is ending, which the router knows and has had time to do something about."""
     link = it.router.shell.fleet.links[0]
-    it.worker.draining = True
-    await _until(lambda: link.draining)
+    it.worker.ending = True
+    await _until(lambda: link.ending)
     await _looks(it.router)
 
 

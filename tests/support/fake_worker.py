@@ -150,7 +150,9 @@ class FakeWorker(WorkerServicer):
         self.finishes: list[Finish] = []
         # What the router has last said of where its choices could go on.
         self.elsewhere = False
+        # What it says of itself; one that is ending drains.
         self.draining = False
+        self.ending = False
         self.port = 0
         self._handles = itertools.count(1)
         self._numbers = itertools.count(1)
@@ -344,7 +346,8 @@ class FakeWorker(WorkerServicer):
                 case Heartbeat():
                     self.elsewhere = message.elsewhere
                     if not self.silent:
-                        outgoing.put_nowait(Heartbeat(message.sequence, draining=self.draining))
+                        draining = self.draining or self.ending
+                        outgoing.put_nowait(Heartbeat(message.sequence, draining=draining, ending=self.ending))
             self._note()
 
     async def _run(self) -> None:
