@@ -12,8 +12,9 @@ from collections.abc import Iterator
 from router.inbox import Inbox
 from router.link import Link, LinkState
 from router.shell import Shell
-from router.snapshots.export import Target, to_ask
+from router.snapshots.export import Target
 from segue.errors import QueueFull, ServingError, SnapshotFailed, SnapshotNotReady, WorkerUnavailable
+from segue.state.snapshot.names import new_id
 from segue.wire import TakeSnapshot
 
 log = logging.getLogger("segue.router")
@@ -67,15 +68,24 @@ class Parking:
     async def _park(self, target: Target) -> None:
         """Asks until the choice has left, or cannot. One that has no whole state now may have one soon."""
         while self._is_ending(target.link) and target.choice.placed == (target.link, target.inbox):
-            asked = await to_ask(self._shell, target, copy=False)
-            # Taken at an earlier moment than this: what comes meanwhile, the choice has when it goes on.
-            if self._may_ask(target) and not await self._parked(target, asked):
+            if self._may_ask(target) and not await self._parked(target):
                 return
             await self._shell.fleet.wait_change(self._config.reconnect_wait_s)
 
-    async def _parked(self, target: Target, asked: TakeSnapshot) -> bool:
+    async def _parked(self, target: Target) -> bool:
         """Asks once. Whether to ask again."""
-        choice, snapshot_id = target.choice, asked.snapshot_id
+        choice, inbox, snapshot_id = target.choice, target.inbox, new_id()
+        asked = TakeSnapshot(
+            router_id=self._shell.fleet.router_id,
+            handle=inbox.handle,
+            attempt=inbox.attempt,
+            copy=False,
+            # What its client has, this router knows when it goes on.
+            served=0,
+            about=b"{}",
+            snapshot_id=snapshot_id,
+            parked=True,
+        )
         choice.kept.park(snapshot_id, target.link)
         try:
             await target.link.client.take_snapshot(asked, self._config.snapshot_timeout_s)

@@ -11,7 +11,7 @@ from router.config import RouterConfig
 from segue.errors import ServingError, SnapshotDigestMismatch, SnapshotFailed, SnapshotFolderFull, SnapshotNotReady
 from tests.router.reading import Reading, reading_from, text_of
 from tests.router.served import ANSWER, Served, answer, served, tokenizer, turn
-from tests.router.snapshotting import COMPLETIONS, KEEPING, NAME, NAMED, code, take, until_taken
+from tests.router.snapshotting import ADMIN, COMPLETIONS, KEEPING, NAME, NAMED, code, resume, take, until_taken
 from tests.support.fake_folder import FakeFolder
 from tests.support.fake_worker import FakeWorker
 
@@ -83,6 +83,7 @@ async def test_a_choice_waits_in_a_snapshot_until_its_worker_is_back(role: str) 
         await new.until(lambda: bool(new.live))
         (asked,), (spec,) = it.worker.snapshots.asked, new.specs
         assert (spec.snapshot_id, spec.snapshot_doubtful, spec.prefill_address) == (asked.snapshot_id, True, "")
+        assert (asked.parked, asked.copy, asked.about, asked.served) == (True, False, b"{}", 0)
         assert (spec.emitted, spec.claimant) == (tuple(TOKENS[:3]), it.worker.specs[0].claimant)
         assert spec.attempt > it.worker.specs[0].attempt
         assert not it.folder.manifests
@@ -314,7 +315,21 @@ async def test_a_snapshot_that_cannot_be_used_is_deleted_and_the_choice_computed
         assert await it.counted() == [1, 0, 1]
 
 
-async def test_a_snapshot_that_somebody_resumes_by_hand_is_theirs() -> None:
+async def test_it_is_not_resumed_by_hand() -> None:
+    """Its client still waits, and it says nothing of what that has."""
+    async with sole() as it:
+        await it.parked()
+        (name,) = it.folder.manifests
+        listed = (await it.router.http.get("/v1/snapshots", headers=ADMIN)).json()["snapshots"]
+        assert [(entry["id"], entry["kind"]) for entry in listed] == [(name, "parked")]
+        for stream in (False, True):
+            got = await resume(it.router, name, stream=stream)
+            assert code(got) == (409, "snapshot_source_mismatch")
+            assert "parked" in got.json()["error"]["message"]
+        await it.ended(await it.followed())
+
+
+async def test_a_snapshot_that_somebody_else_has_claimed_is_theirs() -> None:
     async with sole() as it:
         await it.parked()
         (name,) = it.folder.manifests

@@ -21,7 +21,7 @@ from segue.errors import (
     WorkerUnavailable,
 )
 from segue.state.snapshot.fields import JsonValue
-from segue.state.snapshot.manifest import Manifest
+from segue.state.snapshot.manifest import Manifest, SnapshotKind
 from segue.tokens import EmittedToken
 from tests.router.served import Served, answer, served
 from tests.router.snapshotting import (
@@ -310,6 +310,16 @@ async def test_what_this_router_wrote_beside_it_is_read_strictly(name: str, valu
         )
         if name in request.about:
             assert code(await resume(it.router, without)) == (422, "snapshot_manifest_invalid")
+
+
+@pytest.mark.parametrize("kind", ["periodic", "parked"])
+async def test_one_that_does_not_say_what_its_client_has_is_refused_by_its_kind(kind: SnapshotKind) -> None:
+    async with kept() as it:
+        other = it.folder.put(it.manifest, replace(it.manifest.request, kind=kind, about={}, served=0))
+        got = await resume(it.router, other)
+        assert code(got) == (409, "snapshot_source_mismatch")
+        assert kind in got.json()["error"]["message"]
+        assert other in it.folder.manifests
 
 
 async def test_a_snapshot_of_another_model_is_refused_by_both_names() -> None:

@@ -41,7 +41,7 @@ TEXT_LENGTH_MAX = 4096
 # Of what stands in the marker too, which is small.
 NAME_LENGTH_MAX = 512
 
-SnapshotKind: TypeAlias = Literal["export", "copy", "periodic"]
+SnapshotKind: TypeAlias = Literal["export", "copy", "periodic", "parked"]
 _HEX = re.compile(r"(?:[0-9a-f]{2})*")
 
 
@@ -162,7 +162,7 @@ def check_version(version: int, where: str) -> None:
 
 def _request(fields: Fields) -> ManifestRequest:
     kind = fields.text("kind", length_max=NAME_LENGTH_MAX)
-    if kind not in ("export", "copy", "periodic"):
+    if kind not in ("export", "copy", "periodic", "parked"):
         raise SnapshotManifestInvalid(f"{fields.where}.kind is {kind!r:.80}, neither 'export' nor 'copy'")
     extension = fields.take("extension")
     if not isinstance(extension, str) or not _HEX.fullmatch(extension):
