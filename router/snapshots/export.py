@@ -12,7 +12,7 @@ from router.shell import Shell
 from router.snapshots.about import about_json
 from router.snapshots.beside import TOKENS_INLINE_MAX, beside
 from router.snapshots.running import Running, served_tokens
-from segue.errors import InvalidRequest, ServingError, SnapshotFailed, SnapshotNotReady, SnapshotsOff, WorkerUnavailable
+from segue.errors import InvalidRequest, ServingError, SnapshotNotReady, SnapshotsOff, WorkerUnavailable
 from segue.state.snapshot.names import new_id
 from segue.wire import SnapshotTaken, TakeSnapshot
 
@@ -118,9 +118,6 @@ class Exports:
         except WorkerUnavailable:
             # It may have been taken all the same: then the choice's own session says so, and soon.
             await target.inbox.settle(config.call_timeout_s)
-            raise
-        except SnapshotFailed:
-            # Of a worker that ends while it writes: what it has begun may come to be yet.
             raise
         except ServingError:
             target.choice.kept.undoubt(asked.snapshot_id)

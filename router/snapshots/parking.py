@@ -13,7 +13,7 @@ from router.inbox import Inbox
 from router.link import Link, LinkState
 from router.shell import Shell
 from router.snapshots.export import Target
-from segue.errors import QueueFull, ServingError, SnapshotFailed, SnapshotNotReady, WorkerUnavailable
+from segue.errors import QueueFull, ServingError, SnapshotNotReady, WorkerUnavailable
 from segue.state.snapshot.names import new_id
 from segue.wire import TakeSnapshot
 
@@ -92,7 +92,7 @@ class Parking:
         except (SnapshotNotReady, QueueFull):
             choice.kept.undoubt(snapshot_id)
             return True
-        except (WorkerUnavailable, SnapshotFailed) as error:
+        except WorkerUnavailable as error:
             # It may come to be all the same: whoever takes the choice on looks there first.
             log.warning("nobody knows whether a choice was parked in %s: %s", snapshot_id, error.message)
         except ServingError as error:

@@ -8,7 +8,14 @@ from dataclasses import dataclass, replace
 import pytest
 
 from router.config import RouterConfig
-from segue.errors import ServingError, SnapshotDigestMismatch, SnapshotFailed, SnapshotFolderFull, SnapshotNotReady
+from segue.errors import (
+    ServingError,
+    SnapshotDigestMismatch,
+    SnapshotFailed,
+    SnapshotFolderFull,
+    SnapshotNotReady,
+    WorkerUnavailable,
+)
 from tests.router.reading import Reading, reading_from, text_of
 from tests.router.served import ANSWER, Served, answer, served, tokenizer, turn
 from tests.router.snapshotting import ADMIN, COMPLETIONS, KEEPING, NAME, NAMED, code, resume, take, until_taken
@@ -190,7 +197,11 @@ async def test_one_that_ends_before_it_has_a_whole_state_is_not_waited_for() -> 
         assert not it.folder.manifests
 
 
-@pytest.mark.parametrize("error", [SnapshotFolderFull("no room"), ServingError("a bug")], ids=lambda e: e.kind.code)
+@pytest.mark.parametrize(
+    "error",
+    [SnapshotFolderFull("no room"), SnapshotFailed("a bad sector"), ServingError("a bug")],
+    ids=lambda e: e.kind.code,
+)
 async def test_a_worker_that_cannot_write_is_asked_once_and_runs_on(error: ServingError) -> None:
     async with sole() as it:
         it.worker.snapshots.refusals = [error]
@@ -208,7 +219,7 @@ async def test_a_worker_that_cannot_write_is_asked_once_and_runs_on(error: Servi
 async def test_one_whose_worker_ended_while_it_wrote_is_looked_for() -> None:
     """Whether it came to be only the folder knows."""
     async with sole() as it:
-        it.worker.snapshots.refusals = [SnapshotFailed("the worker ended")]
+        it.worker.snapshots.refusals = [WorkerUnavailable("the worker ended")]
         it.worker.ending = True
         await it.worker.until(lambda: bool(it.worker.snapshots.asked) and not it.worker.snapshots.refusals)
         await _looks(it.router)
