@@ -83,7 +83,8 @@ class Link:
         # Counts the moments at which live choices were named or given up; an acceptance that straddles one is void.
         self._epoch = 0
         self._grace: asyncio.TimerHandle | None = None
-        self._calls: set[asyncio.Task[Accepted]] = set()
+        # What the worker decides on, and whoever waits for that.
+        self._calls: dict[asyncio.Task[Accepted], asyncio.Future[None]] = {}
 
     @property
     def load(self) -> int:
@@ -105,18 +106,23 @@ class Link:
         epoch = self._epoch
         # A task of its own: a client that leaves meanwhile must not leave an accepted request behind.
         call = asyncio.create_task(self._client.generate(spec, self._timeout_s(spec)))
-        self._calls.add(call)
+        waiting = self._calls[call] = asyncio.get_running_loop().create_future()
+        call.add_done_callback(lambda _: _wake(waiting))
         self._mail.expect()
         try:
-            accepted = await asyncio.shield(call)
+            await waiting
         except asyncio.CancelledError:
             call.add_done_callback(lambda done: self._abandon(done, spec.attempt))
             raise
+        if not call.done():
+            call.add_done_callback(lambda done: self._abandon(done, spec.attempt))
+            raise WorkerUnavailable(f"worker {self.address} was lost while it was to accept the request")
+        del self._calls[call]
+        try:
+            accepted = call.result()
         except ServingError:
-            self._calls.discard(call)
             self._mail.expected()
             raise
-        self._calls.discard(call)
         if epoch != self._epoch:
             self._mail.drop(accepted.handle, spec.attempt)
             self._mail.expected()
@@ -126,13 +132,15 @@ class Link:
         return accepted.restored
 
     def _timeout_s(self, spec: GenerateSpec) -> float:
-        """A worker may have to read a whole state from its disk before it accepts."""
-        copies = bool(spec.emitted) and self.description is not None and self.description.snapshots
+        """A worker may have to read a whole state from its disk before it accepts: one that is named, or a copy."""
+        copies = (
+            bool(spec.emitted) and spec.moved is None and self.description is not None and self.description.snapshots
+        )
         return self._config.snapshot_timeout_s if spec.snapshot_id or copies else self._config.call_timeout_s
 
     def _abandon(self, call: asyncio.Task[Accepted], attempt: int) -> None:
-        """The caller left while the worker was deciding: an acceptance is taken back."""
-        self._calls.discard(call)
+        """The caller has left while the worker was deciding: an acceptance is taken back."""
+        del self._calls[call]
         if not call.cancelled() and call.exception() is None:
             self._mail.drop(call.result().handle, attempt)
         self._mail.expected()
@@ -310,7 +318,7 @@ class Link:
         self._changed()
 
     def _lose(self, reason: str) -> None:
-        """Gives up every live choice."""
+        """Gives up every live choice, and those that are being accepted."""
         if self._grace is not None:
             self._grace.cancel()
             self._grace = None
@@ -318,3 +326,10 @@ class Link:
         if self.state is LinkState.BROKEN:
             self.state = LinkState.CONNECTING
         self._mail.lose_all(WorkerLost(reason))
+        for waiting in self._calls.values():
+            _wake(waiting)
+
+
+def _wake(waiting: "asyncio.Future[None]") -> None:
+    if not waiting.done():
+        waiting.set_result(None)

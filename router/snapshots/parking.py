@@ -86,7 +86,7 @@ class Parking:
             snapshot_id=snapshot_id,
             parked=True,
         )
-        choice.kept.park(snapshot_id, target.link)
+        choice.kept.park(snapshot_id)
         try:
             await target.link.client.take_snapshot(asked, self._config.snapshot_timeout_s)
         except (SnapshotNotReady, QueueFull):

@@ -10,9 +10,11 @@ import pytest
 from router.config import RouterConfig
 from segue.errors import (
     ServingError,
+    SnapshotCapacity,
     SnapshotDigestMismatch,
     SnapshotFailed,
     SnapshotFolderFull,
+    SnapshotForeign,
     SnapshotNotReady,
     WorkerUnavailable,
 )
@@ -243,6 +245,7 @@ async def test_one_whose_worker_was_killed_while_it_was_asked_is_looked_for(writ
         (asked,) = it.worker.snapshots.asked
         assert (new.specs[0].snapshot_id, new.specs[0].emitted) == (asked.snapshot_id, tuple(TOKENS[:3]))
         assert not it.folder.manifests
+        assert await it.counted() == ([1, 1, 0] if written else [0, 0, 1])
 
 
 @pytest.mark.parametrize("when", ["parked", "written"])
@@ -292,9 +295,10 @@ async def test_nobody_waits_for_a_worker_longer_than_for_one_that_was_lost() -> 
 
 async def test_the_wait_begins_when_the_worker_has_ended() -> None:
     """Until then it may be busy with others, that cannot be parked."""
-    async with sole(config=replace(KEEPING, continuation_grace_s=0.2)) as it:
+    async with sole(config=replace(KEEPING, continuation_grace_s=1.5)) as it:
         await it.parked()
-        await _looks(it.router)
+        for _ in range(3):
+            await _looks(it.router)
         await it.ended(await it.followed())
 
 
@@ -322,6 +326,45 @@ async def test_a_snapshot_that_cannot_be_used_is_deleted_and_the_choice_computed
         await it.ended(new)
         assert [bool(spec.snapshot_id) for spec in new.specs] == [True, False]
         assert new.specs[1].emitted == tuple(TOKENS[:3])
+        await _until(lambda: not it.folder.manifests)
+        assert await it.counted() == [1, 0, 1]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [SnapshotFailed("a bad sector"), SnapshotForeign("another key"), SnapshotCapacity("too small")],
+    ids=lambda e: e.kind.code,
+)
+async def test_what_one_worker_cannot_use_another_one_may(error: ServingError) -> None:
+    async with sole(config=replace(KEEPING, continuation_grace_s=60.0)) as it:
+        await it.parked()
+        await it.worker.stop()
+        unable = FakeWorker(answer, worker_id="unable", paused=True, folder=it.folder)
+        unable.refusals = [error] * 64
+        await unable.start(it.worker.port)
+        it.stack.push_async_callback(unable.stop)
+        # More often than a request is tried at all.
+        await unable.until(lambda: len(unable.specs) > it.router.shell.config.attempts_max)
+        assert it.folder.manifests
+        async with FakeWorker(answer, worker_id="b", paused=True, folder=it.folder) as other:
+            it.router.shell.fleet.set_addresses([it.worker.address, other.address])
+            await it.ended(other)
+        assert other.specs[0].snapshot_id
+        assert all(spec.snapshot_id for spec in unable.specs)
+        assert await it.counted() == [1, 1, 0]
+
+
+async def test_what_nobody_could_use_in_time_is_computed_again() -> None:
+    async with sole(config=replace(KEEPING, continuation_grace_s=0.5)) as it:
+        await it.parked()
+        await it.worker.stop()
+        new = FakeWorker(answer, worker_id="new", paused=True, folder=it.folder)
+        new.refuses_snapshots = SnapshotForeign("another key")
+        await new.start(it.worker.port)
+        it.stack.push_async_callback(new.stop)
+        await it.ended(new)
+        assert [bool(spec.snapshot_id) for spec in new.specs[-2:]] == [True, False]
+        assert new.specs[-1].emitted == tuple(TOKENS[:3])
         await _until(lambda: not it.folder.manifests)
         assert await it.counted() == [1, 0, 1]
 
@@ -362,6 +405,7 @@ async def test_a_worker_with_a_folder_of_its_own_computes_it_and_the_first_one_d
         await it.ended(other)
         assert other.specs[0].emitted == tuple(TOKENS[:3])
         assert it.folder.manifests
+        assert await it.counted() == [1, 0, 1]
         await it.followed()
         await _until(lambda: not it.folder.manifests)
 
