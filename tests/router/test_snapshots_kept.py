@@ -23,7 +23,7 @@ from segue.errors import (
 from segue.state.snapshot.fields import JsonValue
 from segue.state.snapshot.manifest import Manifest, SnapshotKind
 from segue.tokens import EmittedToken
-from tests.router.served import Served, answer, served
+from tests.router.served import Served, answer, served, turn
 from tests.router.snapshotting import (
     ADMIN,
     CHAT,
@@ -126,7 +126,7 @@ async def test_a_snapshot_is_deleted_once() -> None:
             assert code(again) == (404, "snapshot_not_found")
 
 
-@pytest.mark.parametrize("name", ["%2e%2e", "..%2f..%2fetc", "a%00b", "x" * 65, "%20", "ä"])
+@pytest.mark.parametrize("name", ["%2e%2e", "..%2f..%2fetc", "a%00b", "x" * 65, "%20", "ä", "walk", "F" * 32, "0" * 31])
 async def test_a_name_that_is_none_is_not_found_and_no_worker_hears_of_it(name: str) -> None:
     async with kept() as it:
         for got in (
@@ -182,6 +182,29 @@ async def test_a_worker_that_does_not_answer_hides_no_other() -> None:
     async with FakeWorker(answer, folder=FakeFolder()) as only, served(only, config=KEEPING) as router:
         only.snapshots.failing = WorkerUnavailable("going down")
         assert code(await router.http.get("/v1/snapshots", headers=ADMIN)) == (503, "worker_unavailable")
+
+
+async def test_a_worker_that_cannot_be_asked_now_may_have_it() -> None:
+    async with (
+        kept() as it,
+        FakeWorker(answer, worker_id="lost", folder=FakeFolder()) as lost,
+        served(it.worker, lost, config=KEEPING) as router,
+    ):
+        await lost.stop()
+        async with asyncio.timeout(20):
+            while len(router.shell.fleet.ready) == 2:
+                await turn()
+        listed = (await router.http.get("/v1/snapshots", headers=ADMIN)).json()
+        assert [entry["id"] for entry in listed["snapshots"]] == [it.snapshot_id]
+        assert [(one["address"], one["error"]["code"]) for one in listed["unanswered"]] == [
+            (lost.address, "worker_unavailable")
+        ]
+        assert (await router.http.get(f"/v1/snapshots/{it.snapshot_id}", headers=ADMIN)).status_code == 200
+        for path in (f"/v1/snapshots/{'0' * 32}", f"/v1/snapshots/{it.snapshot_id}"):
+            got = await router.http.delete(path, headers=ADMIN)
+            assert code(got) == (503, "worker_unavailable")
+            assert lost.address in got.json()["error"]["message"]
+        assert not it.folder.manifests
 
 
 @pytest.mark.parametrize("stream", [False, True])
