@@ -33,6 +33,7 @@ class Sole:
     """A stream with its first tokens, at the only worker of a router."""
 
     worker: FakeWorker
+    prefill: FakeWorker
     router: Served
     stream: Reading
     stack: AsyncExitStack
@@ -81,7 +82,7 @@ async def sole(config: RouterConfig = KEEPING, role: str = "both", **body: objec
         worker.step(3)
         await until_taken(router, 3)
         await _until(lambda: all(len(one.taken) == 3 for one in router.shell.running.find(NAME).choices))
-        yield Sole(worker, router, stream, stack, client, folder)
+        yield Sole(worker, prefill, router, stream, stack, client, folder)
 
 
 @pytest.mark.parametrize("role", ["both", "decode"])
@@ -436,6 +437,20 @@ async def test_where_another_worker_is_there_nobody_is_parked(roles: tuple[str, 
         await other.stop()
         await it.parked()
         await it.ended(await it.followed())
+
+
+@pytest.mark.parametrize("prefills", [False, True])
+async def test_a_worker_that_has_nobody_to_compute_a_prompt_is_no_other(prefills: bool) -> None:
+    """The state of what runs in role both does not move."""
+    async with sole() as it, FakeWorker(answer, worker_id="d", paused=True, role="decode") as decode:
+        fleet = it.router.shell.fleet
+        fleet.set_addresses([it.worker.address, decode.address], [it.prefill.address] if prefills else [])
+        await it.router.until_ready(2)
+        if prefills:
+            await _until(lambda: all(one.ready for one in fleet.prefills.workers))
+        await _ends(it)
+        assert bool(it.worker.snapshots.asked) is not prefills
+        await it.ended(it.worker if prefills else await it.followed())
 
 
 async def test_a_worker_that_keeps_no_snapshots_is_asked_for_none() -> None:
