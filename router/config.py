@@ -46,7 +46,7 @@ class RouterConfig:
     body_bytes_max: int = 4 << 20
     drain_s: float = 30.0
     placement_wait_s: float = 1.0
-    continuation_grace_s: float = 30.0
+    continuation_grace_s: float = 300.0
     attempts_max: int = 8
     call_timeout_s: float = 10.0
     heartbeat_s: float = 1.0

@@ -22,7 +22,7 @@ from router.prefill_leg import PrefillLeg
 from router.snapshot_leg import KeptSnapshot, SnapshotLeg
 from segue.batch.request import FinishReason
 from segue.batch.sampling import SamplingParams
-from segue.errors import DeadlineExceeded, PrefillUnavailable, QueueFull, ServingError, WorkerUnavailable
+from segue.errors import DeadlineExceeded, PrefillUnavailable, QueueFull, ServingError, SnapshotError, WorkerUnavailable
 from segue.ids import Handle, RequestId, WorkerId
 from segue.wire import Ended, GenerateSpec, Usage
 
@@ -69,7 +69,7 @@ class Dispatch:
         self._link: Link | None = None
         self._leg = PrefillLeg(fleet.prefills)
         self._moved = MovedLeg(metrics.switched)
-        self._kept = SnapshotLeg(spec.snapshot, discard, metrics.unparked)
+        self._kept = SnapshotLeg(spec.snapshot, discard, metrics)
         self._inbox: Inbox | None = None
         self._attempt = 0
         # Of the worker that has the choice, or had it last: once tokens have come, no other may go on.
@@ -186,9 +186,7 @@ class Dispatch:
             link.draining = link.draining or link.is_still(self._worker_id)
             link.breaker.withdraw()
             self._leg.withdraw()
-            if ended.snapshot_id:
-                self._metrics.parked()
-            else:
+            if not ended.snapshot_id:
                 self._moved.begin(link, inbox, self._worker_id)
             return True
         if ended.reason is FinishReason.CANCELLED:
@@ -233,11 +231,14 @@ class Dispatch:
         wait_s = self._config.placement_wait_s
         if self._attempt > 0:
             wait_s = self._config.continuation_grace_s
-            if not (self._moved.waiting or self._kept.parked):
+            # Of one that is parked, or may be, is told when it is known how it goes on.
+            if not (self._moved.waiting or self._kept.parking):
                 self._metrics.continued()
         give_up_at = self._now() + wait_s
         refusal: ServingError | None = None
+        # Of those that cannot go on from a snapshot some might still go on without it.
         refused_by: set[str] = set()
+        unable: set[str] = set()
         if self._moved.waiting:
             self._kept.move()
         else:
@@ -248,7 +249,7 @@ class Dispatch:
                 # Nobody can follow a worker before that has ended, for which it has its own time.
                 give_up_at = self._now() + wait_s
             left_s = give_up_at - self._now()
-            link = self._pick(refused_by) or self._pick_without(refused_by, left_s)
+            link = self._pick(refused_by | unable) or self._pick_without(refused_by, left_s)
             if link is None:
                 # Whoever has been given a part of its answer waits for room rather than lose the rest.
                 if (isinstance(refusal, QueueFull) and not self._begun) or left_s <= 0:
@@ -256,6 +257,7 @@ class Dispatch:
                 deadline_s = self._spec.deadline - self._now()
                 await self._fleet.wait_change(min(left_s, deadline_s, self._config.reconnect_wait_s_max))
                 refused_by.clear()
+                unable.clear()
                 continue
             kept = self._kept.offered
             refusal = await self._offer(link)
@@ -265,7 +267,7 @@ class Dispatch:
                 # It may have used the snapshot up before it was lost: then nobody else can go on with the choice.
                 give_up_at = max(give_up_at, self._now() + self._config.continuation_grace_s)
             if kept is self._kept.offered:
-                refused_by.add(link.address)
+                (unable if isinstance(refusal, SnapshotError) else refused_by).add(link.address)
         raise refusal or self._nobody()
 
     def _pick(self, refused_by: set[str]) -> Link | None:
@@ -276,7 +278,7 @@ class Dispatch:
         return self._fleet.pick(self._spec.model, self._spec.affinity, refused, bound_to, prompt_here=here)
 
     def _pick_without(self, refused_by: set[str], left_s: float) -> Link | None:
-        """One that is to compute a parked choice again, when those that keep snapshots are gone, or do not come."""
+        """One that is to compute a parked choice again, when nobody who keeps snapshots is there, or can."""
         if self._kept.offered is None or not self._kept.parking:
             return None
         if left_s > 0 and any(link.description and link.description.snapshots for link in self._fleet.links):
@@ -284,7 +286,6 @@ class Dispatch:
         affinity, bound_to = self._spec.affinity, self._fingerprint
         link = self._fleet.pick(self._spec.model, affinity, refused_by, bound_to, prompt_here=self._scoring)
         if link is not None:
-            self._metrics.continued()
             self._kept.go_without()
         return link
 
@@ -319,7 +320,7 @@ class Dispatch:
         self._attempt += 1
         link.breaker.begin(self._now())
         try:
-            await link.generate(spec, inbox)
+            restored = await link.generate(spec, inbox)
         except asyncio.CancelledError:
             link.breaker.withdraw()
             self._leg.withdraw()
@@ -328,7 +329,6 @@ class Dispatch:
             link.breaker.fail(error, self._now())
             self._leg.withdraw()
             if self._kept.refused(error):
-                self._metrics.continued()
                 return error
             if error.client_fault and not isinstance(error, QueueFull):
                 raise
@@ -338,7 +338,7 @@ class Dispatch:
         self._link, self._inbox = link, inbox
         self._fingerprint, self._worker_id = link.description.fingerprint, link.description.worker_id
         self._begun = self._begun or bool(self._output)
-        self._kept.accepted(link)
+        self._kept.accepted(restored)
         self._moved.accepted(moved)
         self._require_leave()
         return None

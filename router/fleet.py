@@ -195,23 +195,21 @@ class Fleet:
     def is_alone(self, link: Link) -> bool:
         """Whether no other worker could go on now with the choices of this one, from their state or without."""
         now = asyncio.get_running_loop().time()
-        ours = link.description
-        return ours is not None and not any(
-            other is not link and other.breaker.allows(now)
-            for other in self._serving(ours.model_name, ours.fingerprint)
+        return not any(
+            (_is_decode(link) and _is_decode(other)) or self.has_prefill(other, now)
+            for other in self._others(link, now)
         )
 
     def _has_other(self, link: Link) -> bool:
         """Whether another decode worker could go on with the choices of this one, from their state."""
-        now = asyncio.get_running_loop().time()
+        return any(_is_decode(other) for other in self._others(link, asyncio.get_running_loop().time()))
+
+    def _others(self, link: Link, now: float) -> list[Link]:
+        """Those that may take requests now, and would write the same text."""
         ours = link.description
-        return ours is not None and any(
-            other is not link
-            and other.breaker.allows(now)
-            and other.description is not None
-            and other.description.role == Role.DECODE
-            for other in self._serving(ours.model_name, ours.fingerprint)
-        )
+        assert ours is not None, "who has choices is described"
+        serving = self._serving(ours.model_name, ours.fingerprint)
+        return [other for other in serving if other is not link and other.breaker.allows(now)]
 
     def _serving(self, model: str, fingerprint: str | None) -> list[Link]:
         return [
@@ -226,3 +224,8 @@ class Fleet:
         for change in self._changes:
             if not change.done():
                 change.set_result(None)
+
+
+def _is_decode(link: Link) -> bool:
+    """Whether it fetches the state of choices that have left another one, and lets its own go with theirs."""
+    return link.description is not None and link.description.role == Role.DECODE

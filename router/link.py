@@ -67,6 +67,8 @@ class Link:
         self.state = LinkState.CONNECTING
         # It takes nothing new, until another process answers at the address.
         self.draining = False
+        # And what still runs there is lost soon, unless it leaves.
+        self.ending = False
         self._elsewhere = elsewhere
         self.description: WorkerDescription | None = None
         self.breaker = Breaker(config.breaker_faults, config.breaker_cooldown_s)
@@ -81,7 +83,8 @@ class Link:
         # Counts the moments at which live choices were named or given up; an acceptance that straddles one is void.
         self._epoch = 0
         self._grace: asyncio.TimerHandle | None = None
-        self._calls: set[asyncio.Task[Accepted]] = set()
+        # What the worker decides on, and whoever waits for that.
+        self._calls: dict[asyncio.Task[Accepted], asyncio.Future[None]] = {}
 
     @property
     def load(self) -> int:
@@ -103,18 +106,23 @@ class Link:
         epoch = self._epoch
         # A task of its own: a client that leaves meanwhile must not leave an accepted request behind.
         call = asyncio.create_task(self._client.generate(spec, self._timeout_s(spec)))
-        self._calls.add(call)
+        waiting = self._calls[call] = asyncio.get_running_loop().create_future()
+        call.add_done_callback(lambda _: _wake(waiting))
         self._mail.expect()
         try:
-            accepted = await asyncio.shield(call)
+            await waiting
         except asyncio.CancelledError:
             call.add_done_callback(lambda done: self._abandon(done, spec.attempt))
             raise
+        if not call.done():
+            call.add_done_callback(lambda done: self._abandon(done, spec.attempt))
+            raise WorkerUnavailable(f"worker {self.address} was lost while it was to accept the request")
+        del self._calls[call]
+        try:
+            accepted = call.result()
         except ServingError:
-            self._calls.discard(call)
             self._mail.expected()
             raise
-        self._calls.discard(call)
         if epoch != self._epoch:
             self._mail.drop(accepted.handle, spec.attempt)
             self._mail.expected()
@@ -124,13 +132,15 @@ class Link:
         return accepted.restored
 
     def _timeout_s(self, spec: GenerateSpec) -> float:
-        """A worker may have to read a whole state from its disk before it accepts."""
-        copies = bool(spec.emitted) and self.description is not None and self.description.snapshots
+        """A worker may have to read a whole state from its disk before it accepts: one that is named, or a copy."""
+        copies = (
+            bool(spec.emitted) and spec.moved is None and self.description is not None and self.description.snapshots
+        )
         return self._config.snapshot_timeout_s if spec.snapshot_id or copies else self._config.call_timeout_s
 
     def _abandon(self, call: asyncio.Task[Accepted], attempt: int) -> None:
-        """The caller left while the worker was deciding: an acceptance is taken back."""
-        self._calls.discard(call)
+        """The caller has left while the worker was deciding: an acceptance is taken back."""
+        del self._calls[call]
         if not call.cancelled() and call.exception() is None:
             self._mail.drop(call.result().handle, attempt)
         self._mail.expected()
@@ -198,7 +208,7 @@ class Link:
             )
         if self.description is not None and description.worker_id != self.description.worker_id:
             self._lose(f"worker {self.address} was restarted")
-            self.draining = False
+            self.draining = self.ending = False
             self.breaker.succeed()
         session = self._client.session()
         try:
@@ -244,10 +254,7 @@ class Link:
                 if isinstance(message, StepNews):
                     self._mail.deliver(message)
                 elif isinstance(message, Heartbeat):
-                    if message.draining and not self.draining:
-                        self.draining = True
-                        log.info("worker %s drains", self.address)
-                        self._changed()
+                    self._note_beat(message)
                 else:
                     raise WorkerUnavailable(f"worker {self.address} sent {message} in the middle of a session")
         finally:
@@ -257,6 +264,17 @@ class Link:
                 # The stream's own end shows on both sides; anything else is our mistake and must be seen.
                 if isinstance(outcome, Exception) and not isinstance(outcome, ServingError):
                     raise outcome
+
+    def _note_beat(self, beat: Heartbeat) -> None:
+        """No process takes back that it drains, or is ending."""
+        if beat.draining and not self.draining:
+            self.draining = True
+            log.info("worker %s drains", self.address)
+            self._changed()
+        if beat.ending and not self.ending:
+            self.ending = True
+            log.info("worker %s is ending", self.address)
+            self._changed()
 
     async def _write(self, session: SessionCall) -> None:
         while True:
@@ -298,7 +316,7 @@ class Link:
         self._changed()
 
     def _lose(self, reason: str) -> None:
-        """Gives up every live choice."""
+        """Gives up every live choice, and those that are being accepted."""
         if self._grace is not None:
             self._grace.cancel()
             self._grace = None
@@ -306,3 +324,10 @@ class Link:
         if self.state is LinkState.BROKEN:
             self.state = LinkState.CONNECTING
         self._mail.lose_all(WorkerLost(reason))
+        for waiting in self._calls.values():
+            _wake(waiting)
+
+
+def _wake(waiting: "asyncio.Future[None]") -> None:
+    if not waiting.done():
+        waiting.set_result(None)

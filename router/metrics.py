@@ -75,7 +75,11 @@ class Metrics:
         self._hit = self._counter("vllm:prefix_cache_hits", "Prompt tokens found in prefix caches", model)
         self._succeeded = self._counter("vllm:request_success", "Choices served", [*model, "finished_reason"])
         self._failed = self._counter("segue:request_failures", "Requests that ended with an error", ["code"])
-        self._continued = self._counter("segue:continuations", "Choices continued after their worker was lost", [])
+        self._continued = self._counter(
+            "segue:continuations",
+            "Choices continued after their worker was lost, parked ones included that were computed again",
+            [],
+        )
 
         self._switched = self._counter(
             "segue:switched_streams", "Choices that went on at another worker from their state", []

@@ -7,8 +7,16 @@ choice was parked: its worker ends, nobody else can go on with it now, and its c
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from router.link import Link
-from segue.errors import ServingError, SnapshotClaimed, SnapshotError, SnapshotNotFound
+from router.metrics import Metrics
+from segue.errors import (
+    ServingError,
+    SnapshotClaimed,
+    SnapshotDigestMismatch,
+    SnapshotError,
+    SnapshotManifestInvalid,
+    SnapshotNotFound,
+    SnapshotVersionMismatch,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,19 +31,23 @@ class KeptSnapshot:
     doubtful: bool = False
 
 
-class SnapshotLeg:
-    """`discard` is given the ids of parked snapshots that nobody goes on from; `resumed` counts those gone on from."""
+# It is the snapshot that is of no use, whoever looks at it.
+_USELESS = (SnapshotDigestMismatch, SnapshotManifestInvalid, SnapshotVersionMismatch)
 
-    def __init__(self, first: KeptSnapshot | None, discard: Callable[[str], None], resumed: Callable[[], None]) -> None:
+
+class SnapshotLeg:
+    """`discard` is given the ids of parked snapshots that nobody goes on from; `metrics` count what came of them."""
+
+    def __init__(self, first: KeptSnapshot | None, discard: Callable[[str], None], metrics: Metrics) -> None:
         self._discard = discard
-        self._resumed = resumed
+        self._metrics = metrics
         # Until a worker has accepted the choice with it: one that is lost after that leaves its tokens to go on from.
         self.offered = first
         self._doubt: KeptSnapshot | None = None
-        # Of the parking that was asked for last, while the choice may be in it, and the worker that was to write it.
+        # Of the parking that was asked for last, while the choice may be in it.
         self._parking = ""
-        self._home: Link | None = None
         self._left = False
+        # Tries that it took beside those that every choice has.
         self.count = 0
 
     @property
@@ -58,10 +70,10 @@ class SnapshotLeg:
         assert not self._parking, "a choice that is being parked is exported by nobody else"
         self._doubt = KeptSnapshot(snapshot_id, doubtful=True)
 
-    def park(self, snapshot_id: str, home: Link) -> None:
+    def park(self, snapshot_id: str) -> None:
         """The same for one that its worker is asked for so that the choice can wait in it."""
         self.doubt(snapshot_id)
-        self._parking, self._home = snapshot_id, home
+        self._parking = snapshot_id
 
     def undoubt(self, snapshot_id: str) -> None:
         """It is not, and will not be."""
@@ -70,7 +82,7 @@ class SnapshotLeg:
 
     def move(self) -> None:
         """The choice has left its worker with its state: nobody has it in a snapshot."""
-        self._doubt = self._home = None
+        self._doubt = None
         self._parking = ""
 
     def leave(self, snapshot_id: str) -> bool:
@@ -79,6 +91,7 @@ class SnapshotLeg:
             return False
         self._left = True
         self.count += 1
+        self._metrics.parked()
         return True
 
     def begin(self) -> None:
@@ -86,18 +99,23 @@ class SnapshotLeg:
         if self._doubt is not None:
             self.offered, self._doubt = self._doubt, None
 
-    def accepted(self, link: Link) -> None:
-        """A worker has the choice, and has used up the snapshot that it was told, if it could."""
-        if self.offered is not None and self._parking:
-            if link is not self._home:
-                # The folders of two workers need not be one: this one may have found nothing.
-                self._discard(self._parking)
-            if self._left:
-                self._resumed()
-        self._forget()
+    def accepted(self, restored: bool) -> None:
+        """A worker has the choice, and has used up the snapshot that it was told, or did not find it."""
+        if self.offered is None or not self._parking:
+            self._forget()
+        elif not restored:
+            # The folders of two workers need not be one.
+            self.go_without()
+        else:
+            if not self._left:
+                # Of that nobody could tell.
+                self._metrics.parked()
+            self._metrics.unparked()
+            self._forget()
 
     def go_without(self) -> None:
         """The choice is computed again."""
+        self._metrics.continued()
         self.give_up()
         self._forget()
 
@@ -107,8 +125,9 @@ class SnapshotLeg:
             self._discard(self._parking)
 
     def refused(self, error: ServingError) -> bool:
-        """Whether a worker cannot use what the choice is parked in, so that it goes on without.
+        """Whether a choice goes on although a worker refused what it is parked in.
 
+        It goes on without, where nobody can use that; else another worker may, or the same one later, and it stays.
         Where somebody else has it, or has used it up, the choice is theirs: it does not go on here in any way.
         """
         if self.offered is None or not self._parking or not isinstance(error, SnapshotError):
@@ -116,9 +135,12 @@ class SnapshotLeg:
         if isinstance(error, SnapshotClaimed | SnapshotNotFound):
             self._forget()
             return False
-        self.go_without()
+        if isinstance(error, _USELESS):
+            self.go_without()
+        else:
+            self.count += 1
         return True
 
     def _forget(self) -> None:
-        self.offered = self._doubt = self._home = None
+        self.offered = self._doubt = None
         self._parking, self._left = "", False

@@ -12,7 +12,7 @@ from router.shell import Shell
 from router.snapshots.about import about_json
 from router.snapshots.beside import TOKENS_INLINE_MAX, beside
 from router.snapshots.running import Running, served_tokens
-from segue.errors import InvalidRequest, ServingError, SnapshotFailed, SnapshotNotReady, SnapshotsOff, WorkerUnavailable
+from segue.errors import InvalidRequest, ServingError, SnapshotNotReady, SnapshotsOff, WorkerUnavailable
 from segue.state.snapshot.names import new_id
 from segue.wire import SnapshotTaken, TakeSnapshot
 
@@ -90,7 +90,21 @@ class Exports:
         return Target(running, choice, planned, link, inbox)
 
     async def _to_ask(self, target: Target, *, copy: bool) -> TakeSnapshot:
-        asked = await to_ask(self._shell, target, copy=copy)
+        """What to ask the worker, as things are now. Its snapshot has a name that nobody has used."""
+        shell, running, choice, inbox = self._shell, target.running, target.choice, target.inbox
+        # Taken at one moment: a copy's request runs on.
+        about, output = running.about(choice), tuple(choice.taken)
+        served = partial(served_tokens, shell.tokenizer, target.planned, running.text, output, about.sent)
+        walked = len(output) + (len(target.planned.prompt) if running.text.echo else 0)
+        asked = TakeSnapshot(
+            router_id=shell.fleet.router_id,
+            handle=inbox.handle,
+            attempt=inbox.attempt,
+            copy=copy,
+            served=await beside(walked, TOKENS_INLINE_MAX, served),
+            about=about_json(about),
+            snapshot_id=new_id(),
+        )
         if target.choice.placed != (target.link, target.inbox):
             raise SnapshotNotReady("the request has left its worker, or has ended, before a snapshot was asked for")
         return asked
@@ -105,27 +119,6 @@ class Exports:
             # It may have been taken all the same: then the choice's own session says so, and soon.
             await target.inbox.settle(config.call_timeout_s)
             raise
-        except SnapshotFailed:
-            # Of a worker that ends while it writes: what it has begun may come to be yet.
-            raise
         except ServingError:
             target.choice.kept.undoubt(asked.snapshot_id)
             raise
-
-
-async def to_ask(shell: Shell, target: Target, *, copy: bool) -> TakeSnapshot:
-    """What to ask the worker, as things are now. Its snapshot has a name that nobody has used."""
-    running, choice, inbox = target.running, target.choice, target.inbox
-    # Taken at one moment: a copy's request runs on.
-    about, output = running.about(choice), tuple(choice.taken)
-    served = partial(served_tokens, shell.tokenizer, target.planned, running.text, output, about.sent)
-    walked = len(output) + (len(target.planned.prompt) if running.text.echo else 0)
-    return TakeSnapshot(
-        router_id=shell.fleet.router_id,
-        handle=inbox.handle,
-        attempt=inbox.attempt,
-        copy=copy,
-        served=await beside(walked, TOKENS_INLINE_MAX, served),
-        about=about_json(about),
-        snapshot_id=new_id(),
-    )

@@ -1,7 +1,6 @@
 """The snapshot folders of all workers as one: they may share one, or each have its own; keeps nothing itself."""
 
 import asyncio
-import re
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -13,11 +12,10 @@ from router.link import Link, LinkState
 from router.snapshots.beside import BYTES_INLINE_MAX, ENTRIES_INLINE_MAX, beside
 from segue.errors import ServingError, SnapshotNotFound, SnapshotsOff, WorkerUnavailable
 from segue.state.snapshot.manifest import Manifest, manifest_from_json
+from segue.state.snapshot.names import is_id
 from segue.wire import SnapshotSummary
 
 T = TypeVar("T")
-
-_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,12 +88,19 @@ class Folders:
     async def _ask(
         self, call: Callable[[Link], Awaitable[T]]
     ) -> tuple[list[tuple[Link, T]], list[tuple[Link, ServingError]]]:
-        """What each worker answered, and those that refused."""
-        links = self._links()
-        outcomes = await asyncio.gather(*(call(link) for link in links), return_exceptions=True)
+        """What each worker answered, and those that refused, or that cannot be asked now."""
+        keeping = [link for link in self._fleet.links if link.description is not None and link.description.snapshots]
+        if not keeping:
+            raise SnapshotsOff("no worker of this router keeps snapshots: snapshot.folder is not set")
+        ready = [link for link in keeping if link.state is LinkState.READY]
+        outcomes = await asyncio.gather(*(call(link) for link in ready), return_exceptions=True)
         answers: list[tuple[Link, T]] = []
-        refusals: list[tuple[Link, ServingError]] = []
-        for link, outcome in zip(links, outcomes, strict=True):
+        refusals: list[tuple[Link, ServingError]] = [
+            (link, WorkerUnavailable(f"worker {link.address} is {link.state}: nobody knows what it keeps"))
+            for link in keeping
+            if link not in ready
+        ]
+        for link, outcome in zip(ready, outcomes, strict=True):
             if isinstance(outcome, ServingError):
                 refusals.append((link, outcome))
             elif isinstance(outcome, BaseException):
@@ -103,15 +108,6 @@ class Folders:
             else:
                 answers.append((link, outcome))
         return answers, refusals
-
-    def _links(self) -> Sequence[Link]:
-        keeping = [link for link in self._fleet.links if link.description is not None and link.description.snapshots]
-        ready = [link for link in keeping if link.state is LinkState.READY]
-        if not keeping:
-            raise SnapshotsOff("no worker of this router keeps snapshots: snapshot.folder is not set")
-        if not ready:
-            raise WorkerUnavailable("no worker that keeps snapshots is ready")
-        return ready
 
 
 def _together(
@@ -128,7 +124,7 @@ def _together(
 
 
 def _require_id(snapshot_id: str) -> None:
-    if not _ID.fullmatch(snapshot_id):
+    if not is_id(snapshot_id):
         raise SnapshotNotFound("there is no snapshot of that name")
 
 

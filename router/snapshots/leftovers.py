@@ -2,11 +2,12 @@
 
 import asyncio
 from dataclasses import dataclass, field
+from functools import partial
 
 from router.config import RouterConfig
 from router.fleet import Fleet
 from router.link import Link, LinkState
-from segue.errors import ServingError, SnapshotNotFound
+from segue.errors import ServingError, SnapshotError, SnapshotNotFound
 from segue.ids import WorkerId
 
 KEPT_S = 600.0
@@ -29,6 +30,8 @@ class Leftovers:
         self._config = config
         self._left: dict[str, _Leftover] = {}
         self._more = asyncio.Event()
+        # Workers that are being asked: each by one task.
+        self._asking: set[Link] = set()
 
     def discard(self, snapshot_id: str) -> None:
         """Nobody goes on from it. It may not be there, or not yet."""
@@ -40,38 +43,51 @@ class Leftovers:
 
     async def run(self) -> None:
         """Until it is cancelled."""
-        while True:
-            await self._more.wait()
-            self._more.clear()
-            while self._left:
-                for snapshot_id, leftover in list(self._left.items()):
-                    done = await self._deleted(snapshot_id, leftover) or self._expired(leftover)
-                    # What was discarded again meanwhile is looked for again.
-                    if done and self._left.get(snapshot_id) is leftover:
-                        del self._left[snapshot_id]
-                await self._fleet.wait_change(self._config.heartbeat_s)
+        async with asyncio.TaskGroup() as group:
+            while True:
+                await self._more.wait()
+                self._more.clear()
+                while self._left:
+                    for link in self._fleet.links:
+                        about = link.description
+                        keeps = about is not None and about.snapshots and link.state is LinkState.READY
+                        # Each worker is asked for one after another: a disk that hangs holds up nobody else.
+                        if keeps and link not in self._asking:
+                            self._asking.add(link)
+                            group.create_task(self._ask(link)).add_done_callback(partial(self._asked, link))
+                    await self._fleet.wait_change(self._config.heartbeat_s)
+                    self._expire()
 
-    async def _deleted(self, snapshot_id: str, leftover: _Leftover) -> bool:
-        for link in self._fleet.links:
-            about = link.description
-            if about is None or not about.snapshots or link.state is not LinkState.READY:
+    def _asked(self, link: Link, _: "asyncio.Task[None]") -> None:
+        self._asking.discard(link)
+
+    async def _ask(self, link: Link) -> None:
+        """Has one worker delete what it has of all that is left now."""
+        about = link.description
+        assert about is not None, "only described workers are asked for snapshots"
+        for snapshot_id, leftover in list(self._left.items()):
+            if self._left.get(snapshot_id) is not leftover or about.worker_id in leftover.asked:
                 continue
-            if about.worker_id not in leftover.asked and await self._asked(link, snapshot_id, leftover):
-                return True
-        return False
+            try:
+                await link.client.delete_snapshot(snapshot_id, self._config.call_timeout_s)
+            except SnapshotNotFound:
+                leftover.asked.add(about.worker_id)
+            except SnapshotError:
+                # Claimed by one who was about to go on from it, or its disk is not well: it is asked again.
+                continue
+            except ServingError:
+                # So is a worker that is not well, but not for every other snapshot now.
+                return
+            else:
+                self._forget(snapshot_id, leftover)
 
-    async def _asked(self, link: Link, snapshot_id: str, leftover: _Leftover) -> bool:
-        assert link.description is not None, "only described workers are asked for snapshots"
-        worker_id = link.description.worker_id
-        try:
-            await link.client.delete_snapshot(snapshot_id, self._config.call_timeout_s)
-        except SnapshotNotFound:
-            leftover.asked.add(worker_id)
-            return False
-        except ServingError:
-            # Claimed by one who was about to go on from it, or the worker is not well: it is asked again.
-            return False
-        return True
+    def _expire(self) -> None:
+        now = asyncio.get_running_loop().time()
+        for snapshot_id, leftover in list(self._left.items()):
+            if now >= leftover.until:
+                self._forget(snapshot_id, leftover)
 
-    def _expired(self, leftover: _Leftover) -> bool:
-        return asyncio.get_running_loop().time() >= leftover.until
+    def _forget(self, snapshot_id: str, leftover: _Leftover) -> None:
+        """Unless it was discarded again meanwhile: then it is looked for again."""
+        if self._left.get(snapshot_id) is leftover:
+            del self._left[snapshot_id]

@@ -12,8 +12,9 @@ from collections.abc import Iterator
 from router.inbox import Inbox
 from router.link import Link, LinkState
 from router.shell import Shell
-from router.snapshots.export import Target, to_ask
-from segue.errors import QueueFull, ServingError, SnapshotFailed, SnapshotNotReady, WorkerUnavailable
+from router.snapshots.export import Target
+from segue.errors import QueueFull, ServingError, SnapshotNotReady, WorkerUnavailable
+from segue.state.snapshot.names import new_id
 from segue.wire import TakeSnapshot
 
 log = logging.getLogger("segue.router")
@@ -56,7 +57,7 @@ class Parking:
         """A router that ends itself has nobody left who would wait."""
         about = link.description
         keeps = about is not None and about.snapshots and link.state is LinkState.READY
-        return keeps and link.draining and not self._shell.draining and self._shell.fleet.is_alone(link)
+        return keeps and link.ending and not self._shell.draining and self._shell.fleet.is_alone(link)
 
     def _may_ask(self, target: Target) -> bool:
         """Not before its first token, nor while somebody else's snapshot of it is under way."""
@@ -67,22 +68,31 @@ class Parking:
     async def _park(self, target: Target) -> None:
         """Asks until the choice has left, or cannot. One that has no whole state now may have one soon."""
         while self._is_ending(target.link) and target.choice.placed == (target.link, target.inbox):
-            asked = await to_ask(self._shell, target, copy=False)
-            # Taken at an earlier moment than this: what comes meanwhile, the choice has when it goes on.
-            if self._may_ask(target) and not await self._parked(target, asked):
+            if self._may_ask(target) and not await self._parked(target):
                 return
             await self._shell.fleet.wait_change(self._config.reconnect_wait_s)
 
-    async def _parked(self, target: Target, asked: TakeSnapshot) -> bool:
+    async def _parked(self, target: Target) -> bool:
         """Asks once. Whether to ask again."""
-        choice, snapshot_id = target.choice, asked.snapshot_id
-        choice.kept.park(snapshot_id, target.link)
+        choice, inbox, snapshot_id = target.choice, target.inbox, new_id()
+        asked = TakeSnapshot(
+            router_id=self._shell.fleet.router_id,
+            handle=inbox.handle,
+            attempt=inbox.attempt,
+            copy=False,
+            # What its client has, this router knows when it goes on.
+            served=0,
+            about=b"{}",
+            snapshot_id=snapshot_id,
+            parked=True,
+        )
+        choice.kept.park(snapshot_id)
         try:
             await target.link.client.take_snapshot(asked, self._config.snapshot_timeout_s)
         except (SnapshotNotReady, QueueFull):
             choice.kept.undoubt(snapshot_id)
             return True
-        except (WorkerUnavailable, SnapshotFailed) as error:
+        except WorkerUnavailable as error:
             # It may come to be all the same: whoever takes the choice on looks there first.
             log.warning("nobody knows whether a choice was parked in %s: %s", snapshot_id, error.message)
         except ServingError as error:

@@ -9,9 +9,14 @@ from router.openai.plan import PlannedChoice
 from router.piece import Piece
 from router.snapshots.about import About, about_from_json
 from router.text.tokenizer import Tokenizer
-from segue.errors import SnapshotManifestInvalid
+from segue.errors import SnapshotManifestInvalid, SnapshotSourceMismatch
 from segue.state.snapshot.manifest import Manifest, ManifestRequest
 from segue.wire import WorkerDescription, sampling_from_json
+
+_OWN_USE = {
+    "periodic": "kept by a worker in case that it is lost",
+    "parked": "written by a router that goes on from it by itself",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +31,13 @@ class StoredRequest:
 
 
 def stored_request(manifest: Manifest, worker: WorkerDescription, tokenizer: Tokenizer) -> StoredRequest:
-    """Raises SnapshotManifestInvalid for what no request can have been."""
+    """Raises SnapshotManifestInvalid for what no request can have been, SnapshotSourceMismatch for another's use."""
     request = manifest.request
+    if (own := _OWN_USE.get(request.kind)) is not None:
+        raise SnapshotSourceMismatch(
+            f"snapshot {manifest.snapshot_id} is {request.kind}, {own}: it does not say what the client has, and only "
+            "one that was asked for can be resumed"
+        )
     about = about_from_json(request.about)
     planned = PlannedChoice(
         index=0, prompt_number=0, prompt=request.prompt, sampling=sampling_from_json(request.sampling)

@@ -164,7 +164,7 @@ MUTANTS = (
         "if not deleted:",
         _KEPT,
     ),
-    Mutant("workers are asked for any name", _FOLDERS, "if not _ID.fullmatch(snapshot_id):", "if False:", _KEPT),
+    Mutant("workers are asked for any name", _FOLDERS, "if not is_id(snapshot_id):", "if False:", _KEPT),
     Mutant("an empty admin key opens to an empty one", _DOOR, "if not self._admin_key:", "if False:", _TAKEN),
     Mutant("snapshots want the key of clients too", _DOOR, "elif self._api_key and", "if self._api_key and", _TAKEN),
     Mutant("parked beside another worker", _PARKING, " and self._shell.fleet.is_alone(link)", "", _PARKED),

@@ -8,10 +8,19 @@ from dataclasses import dataclass, replace
 import pytest
 
 from router.config import RouterConfig
-from segue.errors import ServingError, SnapshotDigestMismatch, SnapshotFailed, SnapshotFolderFull, SnapshotNotReady
+from segue.errors import (
+    ServingError,
+    SnapshotCapacity,
+    SnapshotDigestMismatch,
+    SnapshotFailed,
+    SnapshotFolderFull,
+    SnapshotForeign,
+    SnapshotNotReady,
+    WorkerUnavailable,
+)
 from tests.router.reading import Reading, reading_from, text_of
 from tests.router.served import ANSWER, Served, answer, served, tokenizer, turn
-from tests.router.snapshotting import COMPLETIONS, KEEPING, NAME, NAMED, code, take, until_taken
+from tests.router.snapshotting import ADMIN, COMPLETIONS, KEEPING, NAME, NAMED, code, resume, take, until_taken
 from tests.support.fake_folder import FakeFolder
 from tests.support.fake_worker import FakeWorker
 
@@ -24,6 +33,7 @@ class Sole:
     """A stream with its first tokens, at the only worker of a router."""
 
     worker: FakeWorker
+    prefill: FakeWorker
     router: Served
     stream: Reading
     stack: AsyncExitStack
@@ -31,8 +41,8 @@ class Sole:
     folder: FakeFolder
 
     async def parked(self, count: int = 1) -> None:
-        """The worker drains, until it has let so many choices go."""
-        self.worker.draining = True
+        """The worker ends, until it has let so many choices go."""
+        self.worker.ending = True
         await self.worker.until(lambda: len(self.folder.manifests) == count and not self.worker.live)
 
     async def followed(self) -> FakeWorker:
@@ -72,7 +82,7 @@ async def sole(config: RouterConfig = KEEPING, role: str = "both", **body: objec
         worker.step(3)
         await until_taken(router, 3)
         await _until(lambda: all(len(one.taken) == 3 for one in router.shell.running.find(NAME).choices))
-        yield Sole(worker, router, stream, stack, client, folder)
+        yield Sole(worker, prefill, router, stream, stack, client, folder)
 
 
 @pytest.mark.parametrize("role", ["both", "decode"])
@@ -83,12 +93,37 @@ async def test_a_choice_waits_in_a_snapshot_until_its_worker_is_back(role: str) 
         await new.until(lambda: bool(new.live))
         (asked,), (spec,) = it.worker.snapshots.asked, new.specs
         assert (spec.snapshot_id, spec.snapshot_doubtful, spec.prefill_address) == (asked.snapshot_id, True, "")
+        assert (asked.parked, asked.copy, asked.about, asked.served) == (True, False, b"{}", 0)
         assert (spec.emitted, spec.claimant) == (tuple(TOKENS[:3]), it.worker.specs[0].claimant)
         assert spec.attempt > it.worker.specs[0].attempt
         assert not it.folder.manifests
         await it.ended(new)
         assert await it.counted() == [1, 1, 0]
         assert not new.snapshots.looked_for
+
+
+async def test_what_ends_within_the_budget_of_its_worker_is_not_cut() -> None:
+    async with sole() as it:
+        link = it.router.shell.fleet.links[0]
+        it.worker.draining = True
+        await _until(lambda: link.draining)
+        await _looks(it.router)
+        assert not it.worker.snapshots.asked
+        await it.ended(it.worker)
+        assert await it.counted() == [0, 0, 0]
+
+
+async def test_another_process_at_the_address_is_not_ending() -> None:
+    async with sole() as it:
+        await it.parked()
+        new = await it.followed()
+        await new.until(lambda: bool(new.live))
+        new.draining = True
+        link = it.router.shell.fleet.links[0]
+        await _until(lambda: link.draining)
+        await _looks(it.router)
+        assert not new.snapshots.asked
+        await it.ended(new)
 
 
 async def test_it_may_go_on_at_any_worker_that_reads_the_same_folder() -> None:
@@ -132,7 +167,7 @@ async def test_an_answer_that_is_no_stream_waits_as_well() -> None:
 async def test_what_comes_while_it_is_written_is_told_once() -> None:
     async with sole() as it:
         it.worker.snapshots.deciding.clear()
-        it.worker.draining = True
+        it.worker.ending = True
         await it.worker.until(lambda: bool(it.worker.snapshots.asked))
         it.worker.step(2)
         await it.stream.until_text(len(tokenizer().decode(TOKENS[:5])))
@@ -157,7 +192,7 @@ async def test_one_that_has_no_whole_state_yet_is_asked_again_under_another_name
 async def test_one_that_ends_before_it_has_a_whole_state_is_not_waited_for() -> None:
     async with sole() as it:
         it.worker.snapshots.deciding.clear()
-        it.worker.draining = True
+        it.worker.ending = True
         await it.worker.until(lambda: bool(it.worker.snapshots.asked))
         await it.ended(it.worker)
         it.worker.snapshots.deciding.set()
@@ -165,11 +200,15 @@ async def test_one_that_ends_before_it_has_a_whole_state_is_not_waited_for() -> 
         assert not it.folder.manifests
 
 
-@pytest.mark.parametrize("error", [SnapshotFolderFull("no room"), ServingError("a bug")], ids=lambda e: e.kind.code)
+@pytest.mark.parametrize(
+    "error",
+    [SnapshotFolderFull("no room"), SnapshotFailed("a bad sector"), ServingError("a bug")],
+    ids=lambda e: e.kind.code,
+)
 async def test_a_worker_that_cannot_write_is_asked_once_and_runs_on(error: ServingError) -> None:
     async with sole() as it:
         it.worker.snapshots.refusals = [error]
-        it.worker.draining = True
+        it.worker.ending = True
         await it.worker.until(lambda: bool(it.worker.snapshots.asked) and not it.worker.snapshots.refusals)
         await _looks(it.router)
         assert len(it.worker.snapshots.asked) == 1
@@ -183,8 +222,8 @@ async def test_a_worker_that_cannot_write_is_asked_once_and_runs_on(error: Servi
 async def test_one_whose_worker_ended_while_it_wrote_is_looked_for() -> None:
     """Whether it came to be only the folder knows."""
     async with sole() as it:
-        it.worker.snapshots.refusals = [SnapshotFailed("the worker ended")]
-        it.worker.draining = True
+        it.worker.snapshots.refusals = [WorkerUnavailable("the worker ended")]
+        it.worker.ending = True
         await it.worker.until(lambda: bool(it.worker.snapshots.asked) and not it.worker.snapshots.refusals)
         await _looks(it.router)
         (asked,) = it.worker.snapshots.asked
@@ -200,13 +239,14 @@ async def test_one_whose_worker_was_killed_while_it_was_asked_is_looked_for(writ
         it.worker.snapshots.mute = it.worker.snapshots.reply_lost = True
         if not written:
             it.worker.snapshots.deciding.clear()
-        it.worker.draining = True
+        it.worker.ending = True
         await it.worker.until(lambda: bool(it.folder.manifests if written else it.worker.snapshots.asked))
         new = await it.followed()
         await it.ended(new)
         (asked,) = it.worker.snapshots.asked
         assert (new.specs[0].snapshot_id, new.specs[0].emitted) == (asked.snapshot_id, tuple(TOKENS[:3]))
         assert not it.folder.manifests
+        assert await it.counted() == ([1, 1, 0] if written else [0, 0, 1])
 
 
 @pytest.mark.parametrize("when", ["parked", "written"])
@@ -217,7 +257,7 @@ async def test_a_client_that_leaves_leaves_no_snapshot(when: str) -> None:
         else:
             it.worker.snapshots.deciding.clear()
             it.worker.snapshots.stands = True
-            it.worker.draining = True
+            it.worker.ending = True
             await it.worker.until(lambda: bool(it.worker.snapshots.asked))
         await it.client.aclose()
         await it.router.until_left()
@@ -256,9 +296,10 @@ async def test_nobody_waits_for_a_worker_longer_than_for_one_that_was_lost() -> 
 
 async def test_the_wait_begins_when_the_worker_has_ended() -> None:
     """Until then it may be busy with others, that cannot be parked."""
-    async with sole(config=replace(KEEPING, continuation_grace_s=0.2)) as it:
+    async with sole(config=replace(KEEPING, continuation_grace_s=1.5)) as it:
         await it.parked()
-        await _looks(it.router)
+        for _ in range(3):
+            await _looks(it.router)
         await it.ended(await it.followed())
 
 
@@ -290,7 +331,60 @@ async def test_a_snapshot_that_cannot_be_used_is_deleted_and_the_choice_computed
         assert await it.counted() == [1, 0, 1]
 
 
-async def test_a_snapshot_that_somebody_resumes_by_hand_is_theirs() -> None:
+@pytest.mark.parametrize(
+    "error",
+    [SnapshotFailed("a bad sector"), SnapshotForeign("another key"), SnapshotCapacity("too small")],
+    ids=lambda e: e.kind.code,
+)
+async def test_what_one_worker_cannot_use_another_one_may(error: ServingError) -> None:
+    async with sole(config=replace(KEEPING, continuation_grace_s=60.0)) as it:
+        await it.parked()
+        await it.worker.stop()
+        unable = FakeWorker(answer, worker_id="unable", paused=True, folder=it.folder)
+        unable.refusals = [error] * 64
+        await unable.start(it.worker.port)
+        it.stack.push_async_callback(unable.stop)
+        # More often than a request is tried at all.
+        await unable.until(lambda: len(unable.specs) > it.router.shell.config.attempts_max)
+        assert it.folder.manifests
+        async with FakeWorker(answer, worker_id="b", paused=True, folder=it.folder) as other:
+            it.router.shell.fleet.set_addresses([it.worker.address, other.address])
+            await it.ended(other)
+        assert other.specs[0].snapshot_id
+        assert all(spec.snapshot_id for spec in unable.specs)
+        assert await it.counted() == [1, 1, 0]
+
+
+async def test_what_nobody_could_use_in_time_is_computed_again() -> None:
+    async with sole(config=replace(KEEPING, continuation_grace_s=0.5)) as it:
+        await it.parked()
+        await it.worker.stop()
+        new = FakeWorker(answer, worker_id="new", paused=True, folder=it.folder)
+        new.refuses_snapshots = SnapshotForeign("another key")
+        await new.start(it.worker.port)
+        it.stack.push_async_callback(new.stop)
+        await it.ended(new)
+        assert [bool(spec.snapshot_id) for spec in new.specs[-2:]] == [True, False]
+        assert new.specs[-1].emitted == tuple(TOKENS[:3])
+        await _until(lambda: not it.folder.manifests)
+        assert await it.counted() == [1, 0, 1]
+
+
+async def test_it_is_not_resumed_by_hand() -> None:
+    """Its client still waits, and it says nothing of what that has."""
+    async with sole() as it:
+        await it.parked()
+        (name,) = it.folder.manifests
+        listed = (await it.router.http.get("/v1/snapshots", headers=ADMIN)).json()["snapshots"]
+        assert [(entry["id"], entry["kind"]) for entry in listed] == [(name, "parked")]
+        for stream in (False, True):
+            got = await resume(it.router, name, stream=stream)
+            assert code(got) == (409, "snapshot_source_mismatch")
+            assert "parked" in got.json()["error"]["message"]
+        await it.ended(await it.followed())
+
+
+async def test_a_snapshot_that_somebody_else_has_claimed_is_theirs() -> None:
     async with sole() as it:
         await it.parked()
         (name,) = it.folder.manifests
@@ -312,6 +406,7 @@ async def test_a_worker_with_a_folder_of_its_own_computes_it_and_the_first_one_d
         await it.ended(other)
         assert other.specs[0].emitted == tuple(TOKENS[:3])
         assert it.folder.manifests
+        assert await it.counted() == [1, 0, 1]
         await it.followed()
         await _until(lambda: not it.folder.manifests)
 
@@ -336,12 +431,26 @@ async def test_where_another_worker_is_there_nobody_is_parked(roles: tuple[str, 
     ):
         it.router.shell.fleet.set_addresses([it.worker.address, other.address])
         await it.router.until_ready(2)
-        await _drains(it)
+        await _ends(it)
         assert not it.worker.snapshots.asked
         # When that is gone, it is time.
         await other.stop()
         await it.parked()
         await it.ended(await it.followed())
+
+
+@pytest.mark.parametrize("prefills", [False, True])
+async def test_a_worker_that_has_nobody_to_compute_a_prompt_is_no_other(prefills: bool) -> None:
+    """The state of what runs in role both does not move."""
+    async with sole() as it, FakeWorker(answer, worker_id="d", paused=True, role="decode") as decode:
+        fleet = it.router.shell.fleet
+        fleet.set_addresses([it.worker.address, decode.address], [it.prefill.address] if prefills else [])
+        await it.router.until_ready(2)
+        if prefills:
+            await _until(lambda: all(one.ready for one in fleet.prefills.workers))
+        await _ends(it)
+        assert bool(it.worker.snapshots.asked) is not prefills
+        await it.ended(it.worker if prefills else await it.followed())
 
 
 async def test_a_worker_that_keeps_no_snapshots_is_asked_for_none() -> None:
@@ -353,8 +462,8 @@ async def test_a_worker_that_keeps_no_snapshots_is_asked_for_none() -> None:
         await worker.until(lambda: bool(worker.live))
         worker.step(3)
         await until_taken(router, 3)
-        worker.draining = True
-        await _until(lambda: router.shell.fleet.links[0].draining)
+        worker.ending = True
+        await _until(lambda: router.shell.fleet.links[0].ending)
         await _looks(router)
         assert not worker.snapshots.asked
         worker.step(64)
@@ -365,7 +474,7 @@ async def test_a_worker_that_keeps_no_snapshots_is_asked_for_none() -> None:
 async def test_a_router_that_ends_parks_nobody() -> None:
     async with sole() as it:
         it.router.server.stop()
-        await _drains(it)
+        await _ends(it)
         assert not it.worker.snapshots.asked
         await it.ended(it.worker)
 
@@ -373,7 +482,7 @@ async def test_a_router_that_ends_parks_nobody() -> None:
 async def test_nobody_else_takes_a_snapshot_of_what_is_being_parked() -> None:
     async with sole() as it:
         it.worker.snapshots.deciding.clear()
-        it.worker.draining = True
+        it.worker.ending = True
         await it.worker.until(lambda: bool(it.worker.snapshots.asked))
         assert code(await take(it.router)) == (409, "snapshot_not_ready")
         it.worker.snapshots.deciding.set()
@@ -387,7 +496,7 @@ async def test_what_somebody_takes_by_hand_is_not_parked() -> None:
         it.worker.snapshots.deciding.clear()
         taking = asyncio.create_task(take(it.router))
         await it.worker.until(lambda: bool(it.worker.snapshots.asked))
-        await _drains(it)
+        await _ends(it)
         it.worker.snapshots.deciding.set()
         assert (await taking).status_code == 200
         await it.stream.until_over()
@@ -396,11 +505,11 @@ async def test_what_somebody_takes_by_hand_is_not_parked() -> None:
         assert it.folder.manifests
 
 
-async def _drains(it: Sole) -> None:
-    """The worker drains, which the router knows and has had time to do something about."""
+async def _ends(it: Sole) -> None:
+    """The worker is ending, which the router knows and has had time to do something about."""
     link = it.router.shell.fleet.links[0]
-    it.worker.draining = True
-    await _until(lambda: link.draining)
+    it.worker.ending = True
+    await _until(lambda: link.ending)
     await _looks(it.router)
 
 

@@ -76,7 +76,7 @@ async def followed(worker: FakeWorker, router: Served, stack: AsyncExitStack, wo
 
 async def test_what_left_the_process_before_keeps_nothing_from_its_successor() -> None:
     async with stalled() as (worker, router, client, stack):
-        worker.draining = True
+        worker.ending = True
         await worker.until(lambda: bool(worker.snapshots.folder.manifests) and not worker.live)
         new = await followed(worker, router, stack)
         client.takes.set()
@@ -102,7 +102,7 @@ async def test_nobody_parks_another_choice_in_its_place() -> None:
         stalled() as (worker, router, _, stack),
         begun_anew(worker, router, stack) as (new, stream),
     ):
-        new.draining = True
+        new.ending = True
         await new.until(lambda: not new.live)
         third = await followed(new, router, stack, "third")
         await third.until(lambda: bool(third.live))

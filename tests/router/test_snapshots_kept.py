@@ -21,9 +21,9 @@ from segue.errors import (
     WorkerUnavailable,
 )
 from segue.state.snapshot.fields import JsonValue
-from segue.state.snapshot.manifest import Manifest
+from segue.state.snapshot.manifest import Manifest, SnapshotKind
 from segue.tokens import EmittedToken
-from tests.router.served import Served, answer, served
+from tests.router.served import Served, answer, served, turn
 from tests.router.snapshotting import (
     ADMIN,
     CHAT,
@@ -126,7 +126,7 @@ async def test_a_snapshot_is_deleted_once() -> None:
             assert code(again) == (404, "snapshot_not_found")
 
 
-@pytest.mark.parametrize("name", ["%2e%2e", "..%2f..%2fetc", "a%00b", "x" * 65, "%20", "ä"])
+@pytest.mark.parametrize("name", ["%2e%2e", "..%2f..%2fetc", "a%00b", "x" * 65, "%20", "ä", "walk", "F" * 32, "0" * 31])
 async def test_a_name_that_is_none_is_not_found_and_no_worker_hears_of_it(name: str) -> None:
     async with kept() as it:
         for got in (
@@ -182,6 +182,29 @@ async def test_a_worker_that_does_not_answer_hides_no_other() -> None:
     async with FakeWorker(answer, folder=FakeFolder()) as only, served(only, config=KEEPING) as router:
         only.snapshots.failing = WorkerUnavailable("going down")
         assert code(await router.http.get("/v1/snapshots", headers=ADMIN)) == (503, "worker_unavailable")
+
+
+async def test_a_worker_that_cannot_be_asked_now_may_have_it() -> None:
+    async with (
+        kept() as it,
+        FakeWorker(answer, worker_id="lost", folder=FakeFolder()) as lost,
+        served(it.worker, lost, config=KEEPING) as router,
+    ):
+        await lost.stop()
+        async with asyncio.timeout(20):
+            while len(router.shell.fleet.ready) == 2:
+                await turn()
+        listed = (await router.http.get("/v1/snapshots", headers=ADMIN)).json()
+        assert [entry["id"] for entry in listed["snapshots"]] == [it.snapshot_id]
+        assert [(one["address"], one["error"]["code"]) for one in listed["unanswered"]] == [
+            (lost.address, "worker_unavailable")
+        ]
+        assert (await router.http.get(f"/v1/snapshots/{it.snapshot_id}", headers=ADMIN)).status_code == 200
+        for path in (f"/v1/snapshots/{'0' * 32}", f"/v1/snapshots/{it.snapshot_id}"):
+            got = await router.http.delete(path, headers=ADMIN)
+            assert code(got) == (503, "worker_unavailable")
+            assert lost.address in got.json()["error"]["message"]
+        assert not it.folder.manifests
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -310,6 +333,16 @@ async def test_what_this_router_wrote_beside_it_is_read_strictly(name: str, valu
         )
         if name in request.about:
             assert code(await resume(it.router, without)) == (422, "snapshot_manifest_invalid")
+
+
+@pytest.mark.parametrize("kind", ["periodic", "parked"])
+async def test_one_that_does_not_say_what_its_client_has_is_refused_by_its_kind(kind: SnapshotKind) -> None:
+    async with kept() as it:
+        other = it.folder.put(it.manifest, replace(it.manifest.request, kind=kind, about={}, served=0))
+        got = await resume(it.router, other)
+        assert code(got) == (409, "snapshot_source_mismatch")
+        assert kind in got.json()["error"]["message"]
+        assert other in it.folder.manifests
 
 
 async def test_a_snapshot_of_another_model_is_refused_by_both_names() -> None:

@@ -9,7 +9,14 @@ import httpx
 import pytest
 
 from segue.batch.request import FinishReason
-from segue.errors import ServingError, SnapshotFailed, SnapshotFolderFull, SnapshotNotReady, SnapshotsOff
+from segue.errors import (
+    ServingError,
+    SnapshotFailed,
+    SnapshotFolderFull,
+    SnapshotNotReady,
+    SnapshotsOff,
+    WorkerUnavailable,
+)
 from tests.router.reading import Reading, reading_from
 from tests.router.served import ANSWER, Served, answer, served, tokenizer
 from tests.router.snapshotting import COMPLETIONS, KEEPING, NAME, NAMED, code, second_half, take, until_taken
@@ -197,12 +204,15 @@ async def test_a_worker_that_dies_after_it_was_taken_leaves_the_snapshot_to_anot
             assert it.stream.text == ANSWER
 
 
-async def test_a_refused_export_is_asked_for_by_nobody() -> None:
+@pytest.mark.parametrize(
+    "error", [SnapshotFolderFull("no room"), SnapshotFailed("a bad sector")], ids=lambda e: e.kind.code
+)
+async def test_a_refused_export_is_asked_for_by_nobody(error: ServingError) -> None:
     async with FakeWorker(answer, worker_id="b", paused=True, folder=FakeFolder()) as other, begun() as it:
         it.router.shell.fleet.set_addresses([it.worker.address, other.address])
         await it.router.until_ready(2)
-        it.worker.snapshots.refusals = [SnapshotFolderFull("no room")]
-        assert code(await take(it.router)) == (507, "snapshot_folder_full")
+        it.worker.snapshots.refusals = [error]
+        assert code(await take(it.router)) == (error.kind.http, error.kind.code)
         await it.worker.stop()
         await other.until(lambda: bool(other.live))
         assert (other.specs[0].snapshot_id, other.specs[0].snapshot_doubtful) == ("", False)
@@ -212,12 +222,15 @@ async def test_a_refused_export_is_asked_for_by_nobody() -> None:
 
 
 async def test_an_export_whose_worker_ended_while_it_wrote_is_asked_for() -> None:
-    """What it had begun may have come to be after it had told that it failed."""
-    async with FakeWorker(answer, worker_id="b", paused=True, folder=FakeFolder()) as other, begun() as it:
+    """What it had begun may have come to be after it had told that it ends."""
+    async with (
+        FakeWorker(answer, worker_id="b", paused=True, folder=FakeFolder()) as other,
+        begun(config=replace(KEEPING, call_timeout_s=0.3)) as it,
+    ):
         it.router.shell.fleet.set_addresses([it.worker.address, other.address])
         await it.router.until_ready(2)
-        it.worker.snapshots.refusals = [SnapshotFailed("it ended")]
-        assert code(await take(it.router)) == (503, "snapshot_failed")
+        it.worker.snapshots.refusals = [WorkerUnavailable("it ended")]
+        assert code(await take(it.router)) == (503, "worker_unavailable")
         await it.worker.stop()
         await other.until(lambda: bool(other.live))
         (asked,) = it.worker.snapshots.asked

@@ -1,6 +1,8 @@
 """Streams that break and workers that die: the client sees one output, each token once, or a plain error."""
 
 import asyncio
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from dataclasses import replace
 
 import pytest
@@ -12,6 +14,7 @@ from segue.ids import Handle
 from segue.wire import Ended, Resume, StepNews, Usage
 from tests.router.reading import Reading, reading
 from tests.router.served import ANSWER, END, QUICK, Served, answer, served, tokenizer, turn
+from tests.support.fake_folder import FakeFolder
 from tests.support.fake_worker import FakeChoice, FakeWorker
 
 TOKENS = tokenizer().encode(ANSWER)
@@ -95,6 +98,13 @@ async def placed(*workers: FakeWorker) -> tuple[FakeWorker, FakeWorker]:
     return (a, b) if a.live else (b, a)
 
 
+async def asked(workers: Sequence[FakeWorker]) -> FakeWorker:
+    """The first of them that was offered anything."""
+    while (found := next((worker for worker in workers if worker.specs), None)) is None:
+        await turn()
+    return found
+
+
 async def test_a_worker_restarted_under_its_address_continues_what_its_predecessor_began() -> None:
     async with FakeWorker(answer, worker_id="old", paused=True) as old:
         new = FakeWorker(answer, worker_id="new", paused=True)
@@ -127,6 +137,36 @@ async def test_a_worker_that_falls_silent_is_given_up() -> None:
         await complete(stream)
         # What the lost worker still says reaches nobody.
         assert other.specs[0].emitted == tuple(TOKENS[:3])
+
+
+async def test_one_that_freezes_while_it_accepts_is_given_up_as_soon_as_any_other() -> None:
+    """It is given minutes to read a copy from its disk."""
+    async with AsyncExitStack() as stack:
+        workers = [
+            await stack.enter_async_context(FakeWorker(answer, worker_id=name, paused=True, folder=FakeFolder()))
+            for name in "abc"
+        ]
+        router = await stack.enter_async_context(served(*workers))
+        stream = await stack.enter_async_context(reading(router.http))
+        home = await asked(workers)
+        await begun(home, stream, 3)
+        for worker in workers:
+            worker.deciding.clear()
+        await home.stop()
+        frozen = await asked([worker for worker in workers if worker is not home])
+        frozen.silent = frozen.deaf = True
+        (other,) = (worker for worker in workers if worker not in (home, frozen))
+        other.deciding.set()
+        await other.until(lambda: bool(other.live))
+        other.step(64)
+        await complete(stream)
+        # What it accepts after all is dropped.
+        frozen.silent = frozen.deaf = False
+        await frozen.until(lambda: len(frozen.attaches) == 2)
+        frozen.deciding.set()
+        await frozen.until(lambda: bool(frozen.cancels))
+        assert not frozen.live
+        await router.until_idle()
 
 
 async def test_a_stream_that_nobody_can_continue_ends_with_an_error_event() -> None:

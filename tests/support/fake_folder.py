@@ -43,7 +43,7 @@ class FakeFolder:
             created_s=float(next(_numbers)),
             request=ManifestRequest(
                 request_id=spec.request_id,
-                kind="copy" if asked.copy else "export",
+                kind="copy" if asked.copy else "parked" if asked.parked else "export",
                 prompt=tuple(int(token) for token in spec.prompt),
                 output=tuple(output),
                 sampling=Fields({"sampling": sampling_to_json(spec.sampling)}, "fake").object("sampling"),

@@ -35,9 +35,9 @@ async def refuse(context: Any, error: ServingError) -> NoReturn:  # noqa: ANN401
 class FakeSnapshots:
     """Each of `refusals` is given once, to what is asked next; `failing` is given to every look into the folder.
 
-    What was taken is durable once `durable` is set. `mute` tells no session of what left. `looked_for` are the ids that
-    were asked for. With `stands`, what is cancelled while it is asked for is written all the same: its image had been
-    taken.
+    What was taken is durable once `durable` is set; nothing is deleted before `deleting` is. `mute` tells no session of
+    what left. `looked_for` are the ids that were asked for. With `stands`, what is cancelled while it is asked for is
+    written all the same: its image had been taken.
     """
 
     folder: FakeFolder
@@ -46,6 +46,7 @@ class FakeSnapshots:
     refusals: list[ServingError] = field(default_factory=list)
     deciding: asyncio.Event = field(default_factory=asyncio.Event)
     durable: asyncio.Event = field(default_factory=asyncio.Event)
+    deleting: asyncio.Event = field(default_factory=asyncio.Event)
     failing: ServingError | None = None
     mute: bool = False
     reply_lost: bool = False
@@ -55,6 +56,7 @@ class FakeSnapshots:
     def __post_init__(self) -> None:
         self.deciding.set()
         self.durable.set()
+        self.deleting.set()
 
     async def asked_for(
         self,
@@ -94,6 +96,7 @@ class FakeSnapshots:
 
     async def delete(self, request: pb.DeleteSnapshotRequest, context: Any) -> pb.DeleteSnapshotReply:  # noqa: ANN401
         self.looked_for.append(request.snapshot_id)
+        await self.deleting.wait()
         await self._fail(context)
         await self.take_out(request.snapshot_id, context)
         return pb.DeleteSnapshotReply()

@@ -137,6 +137,8 @@ class FakeWorker(WorkerServicer):
         self.attaching = asyncio.Event()
         self.attaching.set()
         self.refusals: list[ServingError] = []
+        # Given to every request that is to go on from a snapshot.
+        self.refuses_snapshots: ServingError | None = None
         self.early_tokens = 0
         self.scores_each = 3
         self.cache = CacheFigures()
@@ -150,7 +152,9 @@ class FakeWorker(WorkerServicer):
         self.finishes: list[Finish] = []
         # What the router has last said of where its choices could go on.
         self.elsewhere = False
+        # What it says of itself; one that is ending drains.
         self.draining = False
+        self.ending = False
         self.port = 0
         self._handles = itertools.count(1)
         self._numbers = itertools.count(1)
@@ -258,9 +262,12 @@ class FakeWorker(WorkerServicer):
         if self.refusals:
             self._note()
             await refuse(context, self.refusals.pop(0))
-        if spec.snapshot_id and not (
-            spec.snapshot_doubtful and spec.snapshot_id not in self.snapshots.folder.manifests
-        ):
+        if spec.snapshot_id and self.refuses_snapshots is not None:
+            self._note()
+            await refuse(context, self.refuses_snapshots)
+        there = spec.snapshot_id in self.snapshots.folder.manifests
+        restored = bool(spec.snapshot_id) and (there or not spec.snapshot_doubtful)
+        if restored:
             await self.snapshots.take_out(spec.snapshot_id, context)
         handle = Handle(next(self._handles))
         choice = FakeChoice(handle, spec, self._answer(spec), list(spec.emitted), len(spec.emitted))
@@ -270,7 +277,7 @@ class FakeWorker(WorkerServicer):
         for _ in range(self.early_tokens):
             self.step()
         self._note()
-        return pb.GenerateReply(handle=handle)
+        return pb.GenerateReply(handle=handle, restored=restored)
 
     async def TakeSnapshot(self, request: pb.TakeSnapshotRequest, context: Any) -> pb.TakeSnapshotReply:  # noqa: N802, ANN401
         asked = await self.snapshots.asked_for(request, context, self._note)
@@ -344,7 +351,8 @@ class FakeWorker(WorkerServicer):
                 case Heartbeat():
                     self.elsewhere = message.elsewhere
                     if not self.silent:
-                        outgoing.put_nowait(Heartbeat(message.sequence, draining=self.draining))
+                        draining = self.draining or self.ending
+                        outgoing.put_nowait(Heartbeat(message.sequence, draining=draining, ending=self.ending))
             self._note()
 
     async def _run(self) -> None:
