@@ -49,7 +49,8 @@ async def taken(model: Path, tmp_path: Path) -> AsyncIterator[Exported]:
     async with keeper(model, tmp_path) as target:
         second = await target.end(await target.begin(one.rest))
         assert (await target.status()).prefill_tokens == 0
-    assert joined(first, second) == await undisturbed(model, asked)
+    # A test may have taken it out once more, at another token.
+    assert joined(one.first, second) == await undisturbed(model, asked)
     assert snapshots_in(tmp_path) == []
 
 
