@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, cast
+from typing import Literal, TypeAlias, cast, get_args
 
 from segue.errors import SnapshotManifestInvalid, SnapshotVersionMismatch
 from segue.state.snapshot.fields import (
@@ -41,7 +41,8 @@ TEXT_LENGTH_MAX = 4096
 # Of what stands in the marker too, which is small.
 NAME_LENGTH_MAX = 512
 
-SnapshotKind: TypeAlias = Literal["export", "copy", "periodic", "parked"]
+SnapshotKind: TypeAlias = Literal["export", "parked", "copy", "periodic"]
+_KINDS = get_args(SnapshotKind)
 _HEX = re.compile(r"(?:[0-9a-f]{2})*")
 
 
@@ -49,7 +50,8 @@ _HEX = re.compile(r"(?:[0-9a-f]{2})*")
 class ManifestRequest:
     """The request as it stood. The last of `output` is the pending token: sampled, not yet computed.
 
-    An `export` was given up by its source, a `copy` was not. `sampling` and `about` are what worker and router put
+    An `export` was given up by its source, and so was what is `parked`, from which its router itself goes on; a `copy`
+    was not, nor a `periodic` one, which nobody asked for. `sampling` and `about` are what worker and router put
     there; nothing here looks into them (lists in them, not tuples, come back as they were). `extension` is in hex.
     `served` is how many tokens of the output the client had.
     """
@@ -162,8 +164,8 @@ def check_version(version: int, where: str) -> None:
 
 def _request(fields: Fields) -> ManifestRequest:
     kind = fields.text("kind", length_max=NAME_LENGTH_MAX)
-    if kind not in ("export", "copy", "periodic", "parked"):
-        raise SnapshotManifestInvalid(f"{fields.where}.kind is {kind!r:.80}, neither 'export' nor 'copy'")
+    if kind not in _KINDS:
+        raise SnapshotManifestInvalid(f"{fields.where}.kind is {kind!r:.80}, none of {', '.join(_KINDS)}")
     extension = fields.take("extension")
     if not isinstance(extension, str) or not _HEX.fullmatch(extension):
         raise SnapshotManifestInvalid(f"{fields.where}.extension is not hexadecimal")
