@@ -92,8 +92,8 @@ MUTANTS = (
     Mutant(
         "a request that lost its worker goes on from the snapshot once more",
         _LEG,
-        "        self._forget()\n\n    def go_without",
-        "\n    def go_without",
+        "state, self._state = self._state, None",
+        "state = self._state",
         _RESUMED,
     ),
     Mutant(
@@ -120,8 +120,8 @@ MUTANTS = (
     Mutant(
         "a lost export is asked for by nobody",
         _LEG,
-        "            self.offered, self._doubt = self._doubt, None\n",
-        "            pass\n",
+        "        if isinstance(self._state, Asked):\n            self._state = Offered",
+        "        if False:\n            self._state = Offered",
         ("tests/router/test_snapshots_taken.py",),
     ),
     Mutant(
@@ -197,8 +197,8 @@ MUTANTS = (
     Mutant(
         "parked in a folder that the next worker does not read",
         _LEG,
-        "if link is not self._home:",
-        "if False:",
+        "            self._discard(state.snapshot.snapshot_id)\n",
+        "",
         _PARKED,
     ),
     Mutant(
@@ -214,6 +214,55 @@ MUTANTS = (
         "        except SnapshotNotFound:",
         "        except ServingError:",
         _PARKED,
+    ),
+    Mutant(
+        "parked as soon as its worker drains",
+        _PARKING,
+        "return keeps and link.ending and",
+        "return keeps and link.draining and",
+        _PARKED,
+    ),
+    Mutant(
+        "parked, and computed again since one worker cannot use it",
+        _LEG,
+        "if isinstance(error, _USELESS):",
+        "if True:",
+        _PARKED,
+    ),
+    Mutant(
+        "a worker that can compute no prompt keeps others from being parked",
+        "router/fleet.py",
+        "(_is_decode(link) and _is_decode(other)) or self.has_prefill(other, now)",
+        "True",
+        _PARKED,
+    ),
+    Mutant(
+        "what is kept for somebody's own use is resumed by hand",
+        _STORED,
+        "if (own := _OWN_USE.get(request.kind)) is not None:",
+        "if (own := None) is not None:",
+        _KEPT,
+    ),
+    Mutant(
+        "a worker that cannot be asked is left out",
+        _FOLDERS,
+        "            if link not in ready\n",
+        "            if False\n",
+        _KEPT,
+    ),
+    Mutant(
+        "a disk that hangs gets one call after another",
+        "router/snapshots/leftovers.py",
+        "if keeps and link not in self._asking:",
+        "if keeps:",
+        ("tests/router/test_leftovers.py",),
+    ),
+    Mutant(
+        "a worker that froze while it accepts is waited for",
+        _LINK,
+        "        for waiting in self._calls.values():\n            _wake(waiting)\n",
+        "",
+        ("tests/router/test_workers_lost.py",),
     ),
     Mutant(
         "a grace outlives the worker that it was for",
