@@ -8,6 +8,7 @@ import json
 import sys
 import tempfile
 from pathlib import Path
+from queue import SimpleQueue
 
 from decode_service.retraction.config import RetractionConfig
 from decode_service.retraction.parts import retraction_parts
@@ -29,6 +30,7 @@ from segue.tokens import EmittedToken
 from segue.wire import GenerateSpec
 
 HANDLE = Handle(1)
+WRITE_S_MAX = 60.0
 
 
 def main() -> None:
@@ -57,8 +59,8 @@ def answer(args: argparse.Namespace, folder: str) -> dict[str, object]:
     images = StateImages(built.storage, built.slots, config.page_tokens, engine.facts.window)
     identity = snapshot_identity(loaded.identity)
     snapshots = SnapshotFolder.open(SnapshotConfig(folder=folder))
-    writing, done = SnapshotWriting(snapshots), list[SnapshotDone]()
-    taking = SnapshotTaking(engine, images, writing, identity, done.append)
+    writing, done = SnapshotWriting(snapshots), SimpleQueue[SnapshotDone]()
+    taking = SnapshotTaking(engine, images, writing, identity, done.put)
     spec, output = _spec(args), list[EmittedToken]()
     if args.restore:
         restored = Restoring(snapshots, images.form, identity, "benchmark").open(spec)
@@ -76,8 +78,7 @@ def answer(args: argparse.Namespace, folder: str) -> dict[str, object]:
         command = WriteSnapshot(HANDLE, 0, "export", served=len(output), about={}, snapshot_id=new_id())
         taking.ask(command)
         taking.turn()
-        writing.finish()
-        taking.done(done.pop())
+        taking.done(done.get(timeout=WRITE_S_MAX))
         written = command.answer.result()
         found["snapshot_id"], found["file_bytes"] = written.snapshot_id, written.bytes
         payloads = snapshots.read(written.snapshot_id).manifest.payloads
