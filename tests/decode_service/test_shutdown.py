@@ -81,7 +81,9 @@ async def test_a_worker_is_ending_when_half_of_its_budget_is_left() -> None:
         begun, loop = time.monotonic(), asyncio.get_running_loop()
         draining = loop.create_task(worker.drain(3.0))
         await stream.until(lambda a: a.beats > 0)
-        assert not stream.ending
+        async with router.attach("early") as early:
+            await early.until(lambda a: a.beats > 0)
+            assert not (early.ending or stream.ending)
         await stream.until(lambda a: a.ending)
         assert 1.5 <= time.monotonic() - begun < 3.0
         async with router.attach("another") as other:

@@ -61,8 +61,13 @@ def test_whoever_has_left_before_the_state_is_whole_has_withdrawn_an_export(mode
         made.taking.turn()
         assert made.taking.waiting
         assert command.answer.cancel()
-        made.until(handle, 3)
+        made.taking.turn()
         assert not made.taking.waiting
+        made.until(handle, 3)
+        # Just as the state was to be taken.
+        late = export_of(handle)
+        late.answer.cancel()
+        assert made.taking.take(late)
         made.run()
         assert [one.reason for one in made.ended] == [FinishReason.LENGTH]
         found = made.tokens[handle]

@@ -1,9 +1,13 @@
 """When copies by policy are due: whatever the loss of a worker would cost is counted, prompt and continuation too."""
 
-from dataclasses import dataclass
+import asyncio
+import threading
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from decode_service.snapshots.copying import PeriodicCopies
+from decode_service.snapshots.service import LOADS_MAX, Snapshots
+from segue.ids import WorkerId
 from segue.state.snapshot.config import SnapshotConfig
 from segue.state.snapshot.folder import SnapshotFolder
 from tests.decode_service.snapshots.rooms import Room, room
@@ -35,6 +39,30 @@ def copied(made: Room, by_policy: PeriodicCopies) -> bool:
     by_policy.turn()
     made.settle()
     return made.taking.figures.copied > before
+
+
+async def test_a_copy_that_is_read_too_late_is_given_back(model: Path, tmp_path: Path) -> None:
+    asked, gate = asking(), threading.Event()
+    with room(model, tmp_path) as made:
+        handle = made.submit(asked)
+        made.until(handle, 10)
+        by_policy = copies(made, every_tokens=20)
+        assert copied(made, by_policy)
+        rest = replace(asked, emitted=tuple(token.token_id for token in made.tokens[handle]))
+        config = SnapshotConfig(folder=str(tmp_path), every_tokens=20)
+        snapshots = Snapshots(config, WorkerId("next"), find_copy_s=0.2)
+        snapshots.taking(made.loaded, made.done.put)
+        # The copy is found, and nobody is there to read it.
+        reading = [snapshots._loads.begin(gate.wait, 20) for _ in range(LOADS_MAX)]
+        assert await snapshots.opened(rest) is None
+        assert not any(one.done() for one in reading)
+        gate.set()
+        async with asyncio.timeout(10):
+            while (found := await snapshots.opened(rest)) is None:
+                pass
+        assert found.image.depth == len(asked.prompt) + 9
+        await snapshots.release(found)
+        await snapshots.close()
 
 
 def test_a_prompt_longer_than_the_interval_is_copied_as_soon_as_it_decodes(model: Path, tmp_path: Path) -> None:
