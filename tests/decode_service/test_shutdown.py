@@ -83,7 +83,8 @@ async def test_a_worker_is_ending_when_half_of_its_budget_is_left() -> None:
         await stream.until(lambda a: a.beats > 0)
         async with router.attach("early") as early:
             await early.until(lambda a: a.beats > 0)
-            assert not (early.ending or stream.ending)
+            assert not early.ending
+            assert not stream.ending
         await stream.until(lambda a: a.ending)
         assert 1.5 <= time.monotonic() - begun < 3.0
         async with router.attach("another") as other:
