@@ -13,6 +13,7 @@ from segue.state.spec import ComponentName
 STEP = ["--running", "4", "--steps", "20"]
 
 
+@pytest.mark.long
 def test_it_gives_a_time_for_each_operation(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["policy", "--prompt", "640", "--nodes", "8", "--rounds", "1", *STEP]) == 0
     figures = json.loads(capsys.readouterr().out)["figures"]

@@ -30,6 +30,7 @@ def test_the_list_names_every_benchmark(capsys: pytest.CaptureFixture[str]) -> N
     assert all(name in shown for name in BENCHMARKS)
 
 
+@pytest.mark.long
 def test_a_server_that_cannot_start_gives_no_figure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     report = tmp_path / "report.json"
     absent = str(tmp_path / "no-such-model")

@@ -17,6 +17,7 @@ from segue.config import EngineConfig
 SMALL = ["--prompts", "3", "--prompt", "230", "--output", "150", "--turn", "8", "--window", "40"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("role", ["separated", pytest.param("both", marks=pytest.mark.long)])
 @pytest.mark.parametrize("floor", ["on", pytest.param("off", marks=pytest.mark.long)])
 def test_a_second_turn_is_resumed_in_what_the_first_decoded(

@@ -68,6 +68,7 @@ async def test_a_drain_does_not_wait_for_a_router_that_is_away() -> None:
         assert worker.live == ()
 
 
+@pytest.mark.long
 async def test_a_worker_is_ending_when_half_of_its_budget_is_left() -> None:
     """It does not wait with that for its next beat, and whoever attaches later hears it too."""
     gate, slow = Gate(), replace(QUICK, heartbeat_s=30.0, silence_s=60.0)

@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 from deploy.family import end_family, family
 from tests.cluster.deployment import gone
 
@@ -24,6 +26,7 @@ GUARDED = (
 )
 
 
+@pytest.mark.long
 def test_everybody_ends_with_a_killed_process() -> None:
     command = [sys.executable, "-c", GUARDED, CHILD, GRANDCHILD]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:

@@ -31,6 +31,7 @@ def eight_bit(folder: Path, **settings: object) -> Bench:
     return bench(folder, kv_dtype="fp8", **settings)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("page_tokens", [5, *(pytest.param(size, marks=pytest.mark.long) for size in (1, 16))])
 def test_a_reused_prefix_is_told_from_a_computed_one_by_nothing(folder: Path, page_tokens: int) -> None:
     settings: dict[str, object] = {"page_tokens": page_tokens, "track_interval": 0, "state_bytes": 32 << 20}
@@ -43,6 +44,7 @@ def test_a_reused_prefix_is_told_from_a_computed_one_by_nothing(folder: Path, pa
     assert first != cold(folder, prompt), "8 bits changed not even a logprob"
 
 
+@pytest.mark.long
 def test_a_second_turn_reuses_what_was_decoded(folder: Path) -> None:
     engine = eight_bit(folder)
     output, _ = engine.ask(PROMPT, output=100)

@@ -6,6 +6,7 @@ promises, refusals and failures is for the machines next door.
 
 from collections.abc import Callable, Sequence
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -202,4 +203,5 @@ class ReplayMachine(RuleBasedStateMachine):
 
 
 TestReplayMachine = ReplayMachine.TestCase
+pytestmark = pytest.mark.long
 TestReplayMachine.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)

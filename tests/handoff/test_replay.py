@@ -73,6 +73,7 @@ async def test_short_memory_and_rings_end_every_request_right(hybrid: Path) -> N
     assert_same(found, await plainly(hybrid, asked))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("page", "strategy"), [(8, "extra_buffer"), (1, "no_buffer")])
 async def test_a_second_turn_resumes_what_replayed_steps_left(hybrid: Path, page: int, strategy: str) -> None:
     """At the same depth as without rings: a finished request's key is never shortened by what was pending."""

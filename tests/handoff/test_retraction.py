@@ -84,6 +84,7 @@ async def test_a_decode_worker_short_of_memory_ends_every_request_right(hybrid: 
         assert seen.recomputed == 0
 
 
+@pytest.mark.long
 async def test_a_request_whose_prefill_worker_is_gone_is_recomputed_where_it_ran(hybrid: Path) -> None:
     asked = [asking(number, 40 + 9 * number, 110) for number in range(5)]
     async with paired(hybrid, retraction=replace(SHORT, host_bytes=0), decode=SMALL, max_len=256) as pair:
@@ -164,6 +165,7 @@ async def test_a_request_that_ends_while_it_is_off_the_device_gives_everything_b
     assert found[:number] + found[number + 1 :] == right[:number] + right[number + 1 :]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("host_bytes", [0, pytest.param(32 << 20, marks=pytest.mark.long)])
 async def test_what_a_request_carries_unread_goes_with_it_wherever_it_is_computed(
     hybrid: Path, host_bytes: int
@@ -227,6 +229,7 @@ def outputs(engine: Engine, asked: Sequence[GenerateSpec]) -> dict[str, list[Emi
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("prefix_cache", "state_bytes"), [(True, 860_000), pytest.param(False, 470_000, marks=pytest.mark.long)]
 )

@@ -1,6 +1,7 @@
 """Random lives of a few slots, decoded, flushed, folded, copied and given to others, against the plain recurrence."""
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -89,4 +90,5 @@ class ReplayMachine(RuleBasedStateMachine):
 
 
 TestReplayMachine = ReplayMachine.TestCase
+pytestmark = pytest.mark.long
 TestReplayMachine.settings = settings(max_examples=80, stateful_step_count=25)

@@ -75,6 +75,7 @@ async def test_when_a_worker_is_gone_its_choices_go_on_elsewhere_without_a_grace
         await complete(stream)
 
 
+@pytest.mark.long
 async def test_a_worker_that_lives_and_says_nothing_has_its_grace() -> None:
     async with (
         FakeWorker(answer, worker_id="a", paused=True) as a,

@@ -149,6 +149,7 @@ def test_a_prompt_that_was_sent_too_is_no_output() -> None:
     assert served_tokens(tokenizer(), planned, text, output, replace(sent, reports=len(prompt))) == 0
 
 
+@pytest.mark.long
 async def test_a_long_output_is_cut_as_exactly_as_a_short_one() -> None:
     tokens = tokenizer().encode("six \N{RED APPLE} " * 200)
 

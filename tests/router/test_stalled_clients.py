@@ -73,6 +73,7 @@ async def until_closed(client: socket.socket) -> None:
     assert not got.endswith(b"0\r\n\r\n")
 
 
+@pytest.mark.long
 async def test_a_client_that_reads_little_but_goes_on_is_served_to_the_end() -> None:
     loop = asyncio.get_running_loop()
     async with (

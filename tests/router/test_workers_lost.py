@@ -139,6 +139,7 @@ async def test_a_worker_that_falls_silent_is_given_up() -> None:
         assert other.specs[0].emitted == tuple(TOKENS[:3])
 
 
+@pytest.mark.long
 async def test_one_that_freezes_while_it_accepts_is_given_up_as_soon_as_any_other() -> None:
     """It is given minutes to read a copy from its disk."""
     async with AsyncExitStack() as stack:

@@ -106,6 +106,7 @@ def test_another_page_size_is_no_obstacle(models: Models, tmp_path: Path, source
     assert moved(model, tmp_path, spec, 33, {"page_tokens": source}, there) == whole(model, tmp_path, spec)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("source", "target"), [(1, 2), *(pytest.param(2, ranks, marks=pytest.mark.long) for ranks in (1, 2))]
 )

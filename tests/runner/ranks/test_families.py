@@ -21,6 +21,7 @@ FAMILIES: dict[str, Callable[[], PretrainedConfig]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("family", ["lara", *(pytest.param(name, marks=pytest.mark.long) for name in [*FAMILIES][1:])])
 @pytest.mark.parametrize("tp", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_a_family_on_several_ranks_puts_out_the_same(tmp_path: Path, family: str, tp: int) -> None:

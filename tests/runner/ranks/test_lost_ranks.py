@@ -36,6 +36,7 @@ def step_for_ever(built: BuiltEngine) -> None:
             built.engine.commit(record)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", SIGNALS)
 def test_a_rank_lost_between_steps_is_known(hybrid: Path, number: signal.Signals) -> None:
     with engine(hybrid, tp=2, rank_limit_s=LIMIT_S) as built:

@@ -4,6 +4,8 @@ import random
 import signal
 from pathlib import Path
 
+import pytest
+
 from segue.errors import SnapshotNotFound
 from tests.state.snapshot.processes import answers, start
 from tests.state.snapshot.sample import leftovers, open_folder, write_one
@@ -25,6 +27,7 @@ def _kill(tmp_path: Path, what: str, latest: float) -> list[Path]:
     return [tmp_path / point for point, _, _ in outcomes]
 
 
+@pytest.mark.long
 def test_a_snapshot_whose_writer_is_killed_is_complete_or_invisible_and_swept(tmp_path: Path) -> None:
     complete = 0
     for root in _kill(tmp_path, "die-writing", 0.9):
@@ -40,6 +43,7 @@ def test_a_snapshot_whose_writer_is_killed_is_complete_or_invisible_and_swept(tm
     assert 0 < complete < KILLS + DENSE
 
 
+@pytest.mark.long
 def test_a_snapshot_whose_consumer_is_killed_is_complete_or_invisible_and_swept(tmp_path: Path) -> None:
     gone = 0
     for root in _kill(tmp_path, "die-consuming", 0.9):
