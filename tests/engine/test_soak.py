@@ -183,7 +183,7 @@ def assert_as_alone(folder: Path, asked: list[Asked]) -> None:
             assert each.tokens == expected[: len(each.tokens)], each.spec
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_hundred_requests_leak_nothing_and_an_output_is_as_if_alone(folder: Path) -> None:
     asked = soaked(folder, 100, seed=1)
     reasons = [each.reason for each in asked]

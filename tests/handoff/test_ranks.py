@@ -92,7 +92,7 @@ async def test_every_kind_of_state_passes_between_degrees(
     ("family", "kv_dtype"),
     [
         pytest.param("hybrid", "", marks=pytest.mark.long),
-        pytest.param("sliding", "", marks=pytest.mark.long),
+        pytest.param("sliding", "", marks=pytest.mark.slow),
         *(pytest.param(family, "fp8", marks=pytest.mark.slow) for family in ("hybrid", "sliding", "dense")),
     ],
 )

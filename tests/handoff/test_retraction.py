@@ -195,7 +195,7 @@ async def test_what_a_request_carries_unread_goes_with_it_wherever_it_is_compute
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("asks_ahead", [1, 4])
+@pytest.mark.parametrize("asks_ahead", [1, pytest.param(4, marks=pytest.mark.slow)])
 async def test_recomputes_do_not_wait_behind_those_who_wait_for_their_room(hybrid: Path, asks_ahead: int) -> None:
     """More requests than fit, so that the prefill worker has asked for new ones when the state of others is lost."""
     asked = [asking(number, 40 + 3 * number, 110) for number in range(16)]

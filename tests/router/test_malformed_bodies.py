@@ -116,7 +116,7 @@ def scrambled(rng: random.Random, raw: bytes) -> bytes:
             return raw[:place] + rng.choice([b'"', b"{", b"]", b"\\u", b"NaN", b","]) + raw[place:]
 
 
-@pytest.mark.long
+@pytest.mark.slow
 async def test_five_thousand_malformed_bodies_are_answered_below_500_and_leave_nothing() -> None:
     rng = random.Random(20)
     bodies = (mutated(rng) for _ in range(COUNT))

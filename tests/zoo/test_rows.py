@@ -84,7 +84,7 @@ def test_targets_are_the_next_tokens_and_solutions_are_told_from_questions(encod
     assert kinds[: len(first.ids)].tolist() == expected
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_worker_processes_give_the_same_rows_in_order(encoder: Encoder) -> None:
     stream = RowStream(BUNDLED_MODEL, first_step=5, worker_count=2)
     try:

@@ -27,7 +27,7 @@ def test_special_tokens_come_first_and_the_vocabulary_is_full() -> None:
     assert len(TOKENIZER) == VOCAB_SIZE
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_training_it_again_gives_the_bundled_one() -> None:
     assert train_tokenizer().get_vocab() == TOKENIZER.get_vocab()
 

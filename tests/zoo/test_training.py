@@ -47,7 +47,7 @@ def run_steps(state: OptimizerState, first: int, last: int) -> list[float]:
     return losses
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_few_steps_lower_the_loss() -> None:
     losses = run_steps(initial_state(initial_flat(SMALL, seed=0)), 0, 20)
     assert losses[-1] < losses[0] - 1.0
