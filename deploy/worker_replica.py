@@ -111,6 +111,7 @@ class _Life:
         """A broken invariant ends the process, as it does without Ray; Serve starts another."""
         from kv_transfer.hosting.process import end_process
 
-        await self.host.broken
+        # Whoever cancels this task must not cancel what it waits for: a host that counts as broken drains nobody.
+        await asyncio.shield(self.host.broken)
         await asyncio.gather(self.host.stop(), self._registration.leave())
         end_process(EXIT_BROKEN)
