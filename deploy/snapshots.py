@@ -9,6 +9,7 @@ from urllib.parse import quote
 import httpx
 
 from deploy.answers import events, reaching, require_success
+from segue.config import read_secret
 from segue.errors import ConfigError, ServingError
 
 KEY_VARIABLE = "SEGUE_ADMIN_KEY"
@@ -17,13 +18,7 @@ _HEAD = ("snapshot", "kind", "taken", "size", "positions", "ranks", "request", "
 
 def admin_key(file: Path | None, environment: Mapping[str, str]) -> str:
     """What `router.admin_key` is, from a file or from the environment. Raises ConfigError when neither says."""
-    if file is None:
-        key = environment.get(KEY_VARIABLE, "")
-    else:
-        try:
-            key = file.read_text().strip()
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"cannot read --admin-key-file {file}: {error}", param="admin-key-file") from error
+    key = environment.get(KEY_VARIABLE, "") if file is None else read_secret(file, "--admin-key-file", "admin-key-file")
     if not key:
         raise ConfigError(
             f"snapshots need the router's admin_key: name a file with --admin-key-file, or set {KEY_VARIABLE}",

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from segue.config import require_above_zero, require_at_least_one, require_not_negative
+from segue.config import read_secret, require_above_zero, require_at_least_one, require_not_negative
 from segue.errors import ConfigError
 
 
@@ -87,10 +87,7 @@ class RouterConfig:
         given, file = str(getattr(self, name)), str(getattr(self, f"{name}_file"))
         if not file:
             return given
-        try:
-            key = Path(file).read_text().strip()
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"cannot read router.{name}_file {file}: {error}", param=f"{name}_file") from error
+        key = read_secret(Path(file), f"router.{name}_file", f"{name}_file")
         if not key:
             raise ConfigError(f"router.{name}_file {file} is empty", param=f"{name}_file")
         if given not in ("", key):

@@ -281,7 +281,7 @@ class Dispatch:
         """One that is to compute a parked choice again, when nobody who keeps snapshots is there, or can."""
         if self._kept.offered is None or not self._kept.parking:
             return None
-        if left_s > 0 and any(link.description and link.description.snapshots for link in self._fleet.links):
+        if left_s > 0 and any(link.keeps_snapshots for link in self._fleet.links):
             return None
         affinity, bound_to = self._spec.affinity, self._fingerprint
         link = self._fleet.pick(self._spec.model, affinity, refused_by, bound_to, prompt_here=self._scoring)
@@ -354,7 +354,7 @@ class Dispatch:
         if kept is None:
             return set()
         if kept.doubtful:
-            return {link.address for link in self._fleet.links if not (link.description and link.description.snapshots)}
+            return {link.address for link in self._fleet.links if not link.keeps_snapshots}
         return {link.address for link in self._fleet.links} - kept.addresses
 
     @property

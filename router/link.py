@@ -92,6 +92,11 @@ class Link:
         return len(self._mail.live) + len(self._calls)
 
     @property
+    def keeps_snapshots(self) -> bool:
+        """Whether the worker has a snapshot folder."""
+        return self.description is not None and self.description.snapshots
+
+    @property
     def client(self) -> WorkerClient:
         """For calls that are not about the life of a choice."""
         return self._client
@@ -133,9 +138,7 @@ class Link:
 
     def _timeout_s(self, spec: GenerateSpec) -> float:
         """A worker may have to read a whole state from its disk before it accepts: one that is named, or a copy."""
-        copies = (
-            bool(spec.emitted) and spec.moved is None and self.description is not None and self.description.snapshots
-        )
+        copies = bool(spec.emitted) and spec.moved is None and self.keeps_snapshots
         return self._config.snapshot_timeout_s if spec.snapshot_id or copies else self._config.call_timeout_s
 
     def _abandon(self, call: asyncio.Task[Accepted], attempt: int) -> None:

@@ -106,6 +106,14 @@ _COUNTS = (
 )
 
 
+def read_secret(path: Path, setting: str, param: str) -> str:
+    """What a file holds, without the white space around it. Raises ConfigError that names `setting`."""
+    try:
+        return path.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read {setting} {path}: {error}", param=param) from error
+
+
 def require_at_least_one(table: str, config: object, *names: str) -> None:
     """Raises ConfigError naming the first of these settings that is below 1; `table` comes before its name."""
     _require(table, config, names, "be at least 1", lambda value: value >= 1)

@@ -236,7 +236,7 @@ class SnapshotNotReady(SnapshotError):
 
 
 class SnapshotMemoryShort(SnapshotNotReady):
-    """There is no memory for a copy of the request's state now; the message says how many bytes it has."""
+    """There is no memory for a request's state now, to copy or to read it; the message says how many bytes it has."""
 
 
 class SnapshotFolderFull(SnapshotError):

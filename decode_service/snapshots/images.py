@@ -135,12 +135,16 @@ class StateImages:
         if tables.slot is not None:
             found = self._slots.materialized(tables.slot).depth
             assert found == depth, f"the recurrent state stands at {found}, the image is of {depth}"
-        shards = [Shard(rank, self.tp_size) for rank in range(self.tp_size)]
-        with self._memory.reserve(sum(self.form.bytes(depth, shard) for shard in shards)) as reserved:
-            pairs = zip(self._storage.ranks, shards, strict=True)
-            image = StateImage(depth, tuple(self._taken(storage, shard, tables, depth) for storage, shard in pairs))
+        forms = self._forms(depth)
+        with self._memory.reserve(_bytes(forms)) as reserved:
+            contents, pairs = self.form.contents(depth), zip(self._storage.ranks, forms, strict=True)
+            image = StateImage(depth, tuple(self._taken(rank, tables, contents, tensors) for rank, tensors in pairs))
             reserved.hold(image)
         return image
+
+    def bytes(self, depth: int) -> int:
+        """Of an image of a state at that depth, of all ranks."""
+        return _bytes(self._forms(depth))
 
     def put(self, image: StateImage, tables: StateTables) -> None:
         """Fills the units of `tables`, which hold what the state needs; beyond its positions pages are zero."""
@@ -157,19 +161,24 @@ class StateImages:
                     else:
                         self._put_pages(view, _units(tables, one, self._page_tokens), one, groups)
 
-    def _taken(self, storage: Storage, shard: Shard, tables: StateTables, depth: int) -> Payload:
-        tensors = iter(_host_tensors(self.form.tensors(depth, shard)))
+    def _forms(self, depth: int) -> list[list[TensorForm]]:
+        """Of the tensors of each rank."""
+        return [self.form.tensors(depth, Shard(rank, self.tp_size)) for rank in range(self.tp_size)]
+
+    def _taken(
+        self, storage: Storage, tables: StateTables, contents: Sequence[Contents], forms: Sequence[TensorForm]
+    ) -> Payload:
+        tensors = iter(zip(forms, _host_tensors(forms), strict=True))
         found = {}
-        for one in self.form.contents(depth):
+        for one in contents:
             for field in storage.layouts[one.component].fields:
-                view, tensor = storage.view(field.tensor.layer, field.tensor.name), next(tensors)
+                view, (form, tensor) = storage.view(field.tensor.layer, field.tensor.name), next(tensors)
                 if one.component is ComponentName.RECURRENT:
                     assert tables.slot is not None, "recurrent state without a slot"
                     tensor.copy_(view[tables.slot])
                 else:
                     self._take_pages(view, _units(tables, one, self._page_tokens), one, tensor)
-                name = _name(one.component, field)
-                found[name] = _payload(name, field.tensor.dtype, tensor)
+                found[form.name] = _payload(form, tensor)
         return found
 
     def _take_pages(self, view: torch.Tensor, units: Sequence[int], one: Contents, groups: torch.Tensor) -> None:
@@ -295,10 +304,14 @@ def _bits(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.view(torch.uint8) if tensor.element_size() == 1 else tensor
 
 
-def _payload(name: str, dtype: DType, tensor: torch.Tensor) -> PayloadTensor:
+def _bytes(ranks: Sequence[Sequence[TensorForm]]) -> int:
+    return sum(form.bytes for forms in ranks for form in forms)
+
+
+def _payload(form: TensorForm, tensor: torch.Tensor) -> PayloadTensor:
     """Of a tensor that is contiguous in host memory, and nobody else's."""
     data = tensor.view(-1).view(torch.uint8).numpy() if tensor.numel() else np.empty(0, dtype=np.uint8)
-    return PayloadTensor(name, STORED_DTYPE[dtype], tuple(tensor.shape), data)
+    return PayloadTensor(form.name, STORED_DTYPE[form.dtype], form.shape, data)
 
 
 def _tensor(payload: PayloadTensor, dtype: DType, shape: tuple[int, ...]) -> torch.Tensor:

@@ -13,6 +13,7 @@ from segue.errors import (
     SnapshotCapacity,
     SnapshotLayoutMismatch,
     SnapshotManifestInvalid,
+    SnapshotMemoryShort,
     SnapshotNotFound,
     SnapshotSourceMismatch,
 )
@@ -108,8 +109,14 @@ class Restoring:
     def _load(self, snapshot: CommittedSnapshot, claim: Claim) -> StateImage:
         state, ranks = snapshot.manifest.state, []
         for rank in range(state.tp_size):
-            # A large state takes a while to read.
-            ranks.append(snapshot.load(rank, claim.keep))
+            try:
+                # A large state takes a while to read.
+                ranks.append(snapshot.load(rank, claim.keep))
+            except MemoryError as error:
+                size = snapshot.manifest.payloads[rank].data_bytes
+                raise SnapshotMemoryShort(
+                    f"snapshot {snapshot.manifest.snapshot_id}: there is no memory now for {size} bytes of it"
+                ) from error
         claim.renew()
         return StateImage(state.computed, tuple(ranks))
 

@@ -18,7 +18,6 @@ from segue.batch.request import Request
 from segue.engine import Engine
 from segue.errors import QueueFull, ServingError, SnapshotCapacity, SnapshotMemoryShort, SnapshotNotReady
 from segue.ids import Handle
-from segue.state.layout import Shard
 from segue.state.snapshot.manifest import ManifestRequest, ManifestState
 from segue.wire import SnapshotFigures, sampling_to_json
 
@@ -148,9 +147,9 @@ class SnapshotTaking:
             image = self._images.take(request.tables, request.computed)
         except (MemoryError, torch.OutOfMemoryError) as error:
             self._engine.unpark(command.handle)
+            size = self._images.bytes(request.computed)
             raise SnapshotMemoryShort(
-                f"request {request.request_id}: there is no memory now for the {self._bytes(request.computed)} bytes "
-                "of its state"
+                f"request {request.request_id}: there is no memory now for the {size} bytes of its state"
             ) from error
         except (QueueFull, SnapshotCapacity) as error:
             self._engine.unpark(command.handle)
@@ -163,10 +162,6 @@ class SnapshotTaking:
         writing = self._writing.submit(image, *described, command.snapshot_id)
         writing.add_done_callback(lambda future: self._post(_outcome(command, future)))
         return True
-
-    def _bytes(self, depth: int) -> int:
-        form, ranks = self._images.form, self._images.tp_size
-        return sum(form.bytes(depth, Shard(rank, ranks)) for rank in range(ranks))
 
     def _described(self, request: Request, command: WriteSnapshot) -> ManifestRequest:
         left_s = None if request.deadline is None else max(0.0, request.deadline - self._clock())

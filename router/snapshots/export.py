@@ -29,8 +29,8 @@ class Taken:
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
-    """A live request, one choice of it, and where that is now."""
+class _Target:
+    """A live request, the one choice that it has, and where that is now."""
 
     running: Running
     choice: Choice
@@ -70,7 +70,7 @@ class Exports:
         taken = await target.link.client.take_snapshot(asked, self._shell.config.snapshot_timeout_s)
         return Taken(request_id, copy=True, snapshot=taken)
 
-    def _find(self, request_id: str) -> Target:
+    def _find(self, request_id: str) -> _Target:
         """Raises what keeps a snapshot from being asked for."""
         running = self._shell.running.find(request_id)
         if len(running.choices) != 1:
@@ -85,11 +85,11 @@ class Exports:
         link, inbox = placed
         if inbox.held or choice.kept.parking:
             raise SnapshotNotReady(f"a snapshot of request '{request_id}' is being taken already")
-        if link.description is None or not link.description.snapshots:
+        if not link.keeps_snapshots:
             raise SnapshotsOff(f"worker {link.address} keeps no snapshots: its snapshot.folder is not set")
-        return Target(running, choice, planned, link, inbox)
+        return _Target(running, choice, planned, link, inbox)
 
-    async def _to_ask(self, target: Target, *, copy: bool) -> TakeSnapshot:
+    async def _to_ask(self, target: _Target, *, copy: bool) -> TakeSnapshot:
         """What to ask the worker, as things are now. Its snapshot has a name that nobody has used."""
         shell, running, choice, inbox = self._shell, target.running, target.choice, target.inbox
         # Taken at one moment: a copy's request runs on.
@@ -109,7 +109,7 @@ class Exports:
             raise SnapshotNotReady("the request has left its worker, or has ended, before a snapshot was asked for")
         return asked
 
-    async def _take(self, target: Target) -> SnapshotTaken:
+    async def _take(self, target: _Target) -> SnapshotTaken:
         config = self._shell.config
         asked = await self._to_ask(target, copy=False)
         target.choice.kept.doubt(asked.snapshot_id)

@@ -89,7 +89,7 @@ class Folders:
         self, call: Callable[[Link], Awaitable[T]]
     ) -> tuple[list[tuple[Link, T]], list[tuple[Link, ServingError]]]:
         """What each worker answered, and those that refused, or that cannot be asked now."""
-        keeping = [link for link in self._fleet.links if link.description is not None and link.description.snapshots]
+        keeping = [link for link in self._fleet.links if link.keeps_snapshots]
         if not keeping:
             raise SnapshotsOff("no worker of this router keeps snapshots: snapshot.folder is not set")
         ready = [link for link in keeping if link.state is LinkState.READY]

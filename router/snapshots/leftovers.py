@@ -49,10 +49,8 @@ class Leftovers:
                 self._more.clear()
                 while self._left:
                     for link in self._fleet.links:
-                        about = link.description
-                        keeps = about is not None and about.snapshots and link.state is LinkState.READY
                         # Each worker is asked for one after another: a disk that hangs holds up nobody else.
-                        if keeps and link not in self._asking:
+                        if link.keeps_snapshots and link.state is LinkState.READY and link not in self._asking:
                             self._asking.add(link)
                             group.create_task(self._ask(link)).add_done_callback(partial(self._asked, link))
                     await self._fleet.wait_change(self._config.heartbeat_s)

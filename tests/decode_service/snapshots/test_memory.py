@@ -1,5 +1,6 @@
 """Images of states take no more host memory than was allowed, whoever has them, and what is gone counts no more."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,14 @@ from decode_service.snapshots.images import StateImage
 from decode_service.snapshots.memory import ImageMemory
 from segue.errors import QueueFull, SnapshotCapacity, SnapshotNotReady
 from segue.ids import Handle
+from segue.state.snapshot.committed import CommittedSnapshot
+from segue.state.snapshot.folder import SnapshotFolder
 from segue.state.snapshot.names import new_id
+from segue.state.snapshot.payload import PayloadTensor
+from tests.decode_service.snapshots.keepers import going_on, keeper, snapshots_in
 from tests.decode_service.snapshots.rooms import room
+from tests.decode_service.snapshots.test_over_the_wire import asking as sampled
+from tests.decode_service.snapshots.test_over_the_wire import exported, joined, undisturbed
 from tests.decode_service.snapshots.test_round_trip import Models, asking, models, whole
 
 __all__ = ["models"]
@@ -71,3 +78,35 @@ def test_a_snapshot_for_which_there_is_no_memory_stays(models: Models, tmp_path:
         target.run()
         assert target.memory.bytes == 0
         assert source.tokens[Handle(1)] + target.tokens[handle] == whole(model, tmp_path, asked)
+
+
+class Hungry(SnapshotFolder):
+    """Whose snapshots are larger than what the system has left."""
+
+    def read(self, snapshot_id: str) -> CommittedSnapshot:
+        return _TooLarge(self._ground, super().read(snapshot_id).manifest)
+
+
+class _TooLarge(CommittedSnapshot):
+    def load(self, rank: int, beat: Callable[[], None] = lambda: None) -> dict[str, PayloadTensor]:
+        raise MemoryError
+
+
+async def test_a_snapshot_that_the_system_has_no_memory_for_stays_and_nothing_is_left_of_the_request(
+    model: Path, tmp_path: Path
+) -> None:
+    asked = sampled()
+    async with keeper(model, tmp_path) as source:
+        first, taken = await exported(source, asked)
+    rest = going_on(asked, taken.snapshot_id, first.tokens)
+    async with keeper(model, tmp_path) as target:
+        kept = target.host.worker.snapshots
+        folder = kept._folder
+        kept._opener._folder = Hungry(folder._ground)
+        with pytest.raises(SnapshotNotReady, match=r"no memory now for [0-9]+ bytes"):
+            await target.begin(rest)
+        assert (await target.status()).live_count == 0
+        kept._opener._folder = folder
+        second = await target.end(await target.begin(rest))
+    assert joined(first, second) == await undisturbed(model, asked)
+    assert snapshots_in(tmp_path) == []
